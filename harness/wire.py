@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records to JSON and back, canonical digests, and atomic writes.
+
+A file that was written by another schema version, that is cut off, or that has a field too many is refused with a
+``WireError`` that names the file; it is never read half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from harness.errors import WireError
+from harness.records import SCHEMA_VERSION
+
+R = TypeVar("R")
+
+#: Bytes of a leg's or plan's digest; 16 hex digits are enough to name a few million legs.
+DIGEST_BYTES = 8
+
+
+@functools.cache
+def _adapter(kind: type) -> TypeAdapter:
+    _forbid_extra(kind)
+    return TypeAdapter(kind)
+
+
+def _forbid_extra(kind: type) -> None:
+    """Make pydantic refuse unknown fields on every dataclass of ``harness.records``.
+
+    Set here and not in ``records`` so that the records import nothing but the standard library.
+    """
+    from harness import records
+
+    for value in vars(records).values():
+        if isinstance(value, type) and dataclasses.is_dataclass(value):
+            value.__pydantic_config__ = ConfigDict(extra="forbid", strict=False, allow_inf_nan=True)
+
+
+def to_plain(record: Any) -> Any:
+    """A record as plain JSON values: dicts, lists, strings, numbers, None."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {f.name: to_plain(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): to_plain(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_plain(value) for value in record]
+    if isinstance(record, str):
+        return str(record)
+    return record
+
+
+def to_json(record: Any, *, indent: int | None = None) -> str:
+    """A record as JSON text; keys keep the order of the record's fields."""
+    return json.dumps(to_plain(record), indent=indent, ensure_ascii=False)
+
+
+def from_plain(kind: type[R], plain: Any, *, where: str = "record") -> R:
+    """The record of ``kind`` that ``plain`` describes.
+
+    Raises:
+        WireError: another schema version, unknown or missing fields, wrong types; all of them in one message.
+    """
+    if isinstance(plain, dict) and "schema" in plain and plain["schema"] != SCHEMA_VERSION:
+        raise WireError(
+            f"{where}: written with schema {plain['schema']}, this version reads {SCHEMA_VERSION}; "
+            "run it again, or read it with the version that wrote it"
+        )
+    try:
+        return _adapter(kind).validate_python(plain)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise WireError(f"{where}: not a {kind.__name__}: {problems}") from None
+
+
+def read(kind: type[R], path: Path) -> R:
+    """Read one record from a file.
+
+    Raises:
+        WireError: the file is missing, cut off, not JSON, or not a ``kind``.
+    """
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise WireError(f"{path}: no such file") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise WireError(f"{path}: not whole JSON ({error})") from None
+    return from_plain(kind, plain, where=str(path))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that it is either absent, the old one, or whole: temporary file, fsync, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write(path: Path, record: Any, *, indent: int | None = None) -> None:
+    """Write one record atomically."""
+    write_text(path, to_json(record, indent=indent) + "\n")
+
+
+def digest(value: Any) -> str:
+    """Hex digest of a record or plain value, independent of mapping order."""
+    canonical = json.dumps(to_plain(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=DIGEST_BYTES).hexdigest()
