@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices and their leases: one leg per GPU at a time, across every process of every run on the machine.
+
+pytest-xdist's grouping cannot give exclusivity (FACTS 8), so a lease is a file lock per device in a folder that all
+runs of a user share. On a CPU host there is nothing to lease: legs pin their own thread count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from filelock import FileLock, Timeout
+
+from harness.records import Leg
+
+#: Memory that one Qwen3-0.6B leg of the CPU matrix needs at most, GiB; decides how many run side by side.
+LEG_GIB = 4.5
+
+#: How often a busy set of devices is asked again, seconds.
+RETRY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One device, held. ``environment`` makes it the only one that the child sees."""
+
+    device: str = "cpu"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def gpus() -> tuple[str, list[str]]:
+    """(visibility variable, device ids) of this machine, ids empty without a GPU.
+
+    Asks neither torch nor vLLM, which would touch the device: AMD's nodes in the kernel's topology that have SIMDs,
+    NVIDIA's folder in /proc. A visibility variable of the caller narrows the list.
+    """
+    if Path("/dev/kfd").exists():
+        return "HIP_VISIBLE_DEVICES", _narrowed("HIP_VISIBLE_DEVICES", _amd_count())
+    nvidia = Path("/proc/driver/nvidia/gpus")
+    if nvidia.is_dir():
+        return "CUDA_VISIBLE_DEVICES", _narrowed("CUDA_VISIBLE_DEVICES", len(list(nvidia.iterdir())))
+    return "", []
+
+
+def _amd_count() -> int:
+    count = 0
+    for properties in Path("/sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
+        with contextlib.suppress(OSError):
+            facts = dict(line.split(maxsplit=1) for line in properties.read_text().splitlines() if " " in line)
+            count += int(facts.get("simd_count", "0")) > 0
+    return count
+
+
+def _narrowed(variable: str, count: int) -> list[str]:
+    chosen = os.environ.get(variable)
+    if chosen is None:
+        return [str(number) for number in range(count)]
+    return [name.strip() for name in chosen.split(",") if name.strip()]
+
+
+def slots() -> int:
+    """How many legs may run side by side here: GPUs, or as many as cores and free memory allow; at least one."""
+    _, devices = gpus()
+    if devices:
+        return len(devices)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = psutil.virtual_memory().available / 2**30
+    return max(1, min(cores, int(memory // LEG_GIB)))
+
+
+@contextlib.contextmanager
+def lease(leg: Leg) -> Iterator[Lease]:
+    """Hold a free device for ``leg``, waiting until there is one."""
+    variable, devices = gpus()
+    if not devices or leg.engine_name == "fake":
+        yield Lease()
+        return
+    folder = Path(tempfile.gettempdir()) / f"kvparity-devices-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    while True:
+        for device in devices:
+            lock = FileLock(folder / f"{variable}-{device}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                continue
+            try:
+                yield Lease(device=device, environment={variable: device})
+            finally:
+                lock.release()
+            return
+        time.sleep(RETRY_S)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a leg needs of an engine. ``vllm.py`` is the only module outside vLLM's own processes that imports vllm.
+
+An engine is made by ``open_engine(leg, stage)``; it lives and dies in the leg's child process. ``stage`` is called with
+the name of each stage as it begins (``import``, ``load``), so that the parent can hold deadlines.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from harness.errors import LegError
+from harness.records import DecodeSpec, Leg, Resolved, Step
+
+#: Name of ``Leg.engine_name`` -> module with ``open_engine``.
+ENGINES = {"vllm": "harness.engines.vllm", "fake": "harness.engines.fake"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One prompt's output: generated steps, promised cached tokens, finish reason."""
+
+    steps: tuple[Step, ...]
+    cached_tokens: int | None
+    finish_reason: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counters:
+    """Cumulative counts since the engine started; a phase's evidence is the difference of two of them.
+
+    Attributes:
+        local_tokens, external_tokens: prompt tokens found in the local prefix cache, and promised by the connector.
+        delivered_tokens, loaded_bytes, stored_bytes: what the connector itself counted; None without such a counter.
+    """
+
+    local_tokens: int
+    external_tokens: int
+    delivered_tokens: int | None
+    loaded_bytes: int | None
+    stored_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where one request's prompt lay: its token ids, its block ids in order, and whether one was reused since."""
+
+    tokens: tuple[int, ...]
+    blocks: tuple[int, ...]
+    reused: bool
+
+
+class Engine(Protocol):
+    """What ``harness.leg`` asks of an engine, in the words of vLLM's own API."""
+
+    def resolved(self) -> Resolved:
+        """What the worker really uses."""
+
+    def generate(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
+        """Greedy answers in the order of ``prompts``."""
+
+    def counters(self) -> Counters:
+        """Cumulative counts."""
+
+    def placements(self) -> list[Placement]:
+        """Block tables of the requests since the last call, in order of first appearance."""
+
+    def digests(self, blocks: Sequence[int]) -> list[str]:
+        """KV digests of blocks, as ``PromptResult.kv`` holds them."""
+
+    def reset(self, deadline_s: float) -> bool:
+        """Drop the local prefix cache and leave the store alone; False when blocks stay held until the deadline."""
+
+    def zero(self) -> tuple[int, int]:
+        """Zero the KV tensors; (bytes zeroed, nonzero bytes found afterwards)."""
+
+    def close(self) -> None:
+        """Stop everything the engine started."""
+
+
+def open_engine(leg: Leg, stage: Callable[[str], None]) -> Engine:
+    """Start the engine that the leg names.
+
+    Raises:
+        LegError: no such engine.
+        Exception: whatever the engine raises when it refuses or dies, in its own words.
+    """
+    try:
+        module = ENGINES[leg.engine_name]
+    except KeyError:
+        raise LegError(f"unknown engine {leg.engine_name!r}; one of {', '.join(ENGINES)}") from None
+    return importlib.import_module(module).open_engine(leg, stage)

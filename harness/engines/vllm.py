@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real vLLM engine behind the ``Engine`` protocol (vllm.LLM, in process or with multiprocessing).
+
+Exact hit counts are deltas of the scheduler's metrics; ``RequestOutput.num_cached_tokens`` is only what was promised at
+admission and local + external in one (vllm/v1/outputs.py, vllm/v1/metrics/reader.py). Everything about the worker
+(layout, strides, block tables, KV bytes) comes from the probe that runs inside it (``harness.plugin.probe``).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from harness.engines import Answer, Counters, Placement
+from harness.records import DecodeSpec, Leg, Resolved, Step
+
+PROBE = "harness.plugin.probe.Probe"
+
+#: Arguments that the harness sets beside the scenario's; a scenario may override each.
+DEFAULTS: dict[str, Any] = {
+    "enforce_eager": True,
+    "skip_tokenizer_init": True,
+    "enable_prefix_caching": True,
+    "seed": 0,
+}
+
+
+def open_engine(leg: Leg, stage: Callable[[str], None]) -> VllmEngine:
+    """Import vLLM and start the engine that ``leg`` describes; refusals come through in vLLM's words."""
+    stage("import")
+    import vllm
+
+    stage("load")
+    return VllmEngine(vllm, leg)
+
+
+def float_bits(value: float) -> int:
+    """float32 bit pattern of a logprob.
+
+    vLLM hands a float32 logprob over as a Python float, so the conversion back is exact; NaN keeps being NaN.
+    """
+    if math.isnan(value):
+        return 0x7FC00000
+    return struct.unpack("<I", struct.pack("<f", value))[0]
+
+
+class VllmEngine:
+    """One ``vllm.LLM`` and its probe."""
+
+    def __init__(self, vllm: Any, leg: Leg) -> None:
+        self._vllm = vllm
+        arguments = {**DEFAULTS, **leg.engine}
+        if leg.kv_transfer_config is not None:
+            arguments["kv_transfer_config"] = dict(leg.kv_transfer_config)
+        self._llm = vllm.LLM(
+            model=leg.model.path, worker_extension_cls=PROBE, disable_log_stats=False, **arguments
+        )
+        self._call("kvparity_watch")
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Call the probe in every worker; they hold different shards, and rank 0 speaks for them."""
+        return self._llm.collective_rpc(name, args=arguments)[0]
+
+    def resolved(self) -> Resolved:
+        answer = self._call("kvparity_resolved")
+        return Resolved(**{key: tuple(value) if isinstance(value, list) else value for key, value in answer.items()})
+
+    def generate(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
+        parameters = self._vllm.SamplingParams(
+            temperature=0.0,
+            max_tokens=decode.max_tokens,
+            logprobs=decode.logprobs,
+            ignore_eos=True,
+            detokenize=False,
+        )
+        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+        batches = [requests] if decode.submit == "together" else [[request] for request in requests]
+        outputs = [
+            output for batch in batches for output in self._llm.generate(batch, parameters, use_tqdm=False)
+        ]
+        return [_answer(output) for output in outputs]
+
+    def counters(self) -> Counters:
+        totals: dict[str, int] = {}
+        for metric in self._llm.get_metrics():
+            value = getattr(metric, "value", None)
+            if isinstance(value, int | float):
+                totals[metric.name] = totals.get(metric.name, 0) + int(value)
+        moved = self._call("kvparity_transfer")
+        return Counters(
+            local_tokens=totals.get("vllm:prefix_cache_hits", 0),
+            external_tokens=totals.get("vllm:external_prefix_cache_hits", 0),
+            delivered_tokens=moved.get("delivered_tokens"),
+            loaded_bytes=moved.get("loaded_bytes"),
+            stored_bytes=moved.get("stored_bytes"),
+        )
+
+    def placements(self) -> list[Placement]:
+        return [
+            Placement(tokens=tuple(entry["prompt_token_ids"]), blocks=tuple(entry["blocks"]), reused=entry["reused"])
+            for entry in self._call("kvparity_take_blocks")
+        ]
+
+    def digests(self, blocks: Sequence[int]) -> list[str]:
+        return self._call("kvparity_digests", list(blocks))
+
+    def reset(self, deadline_s: float) -> bool:
+        """``LLM.reset_prefix_cache`` until it says True: blocks stay held while stores are unfinished.
+
+        In process, stores finish only when the engine core steps; with multiprocessing it steps by itself.
+        """
+        end = time.monotonic() + deadline_s
+        while not self._llm.reset_prefix_cache():
+            if time.monotonic() > end:
+                return False
+            self._step_idle()
+        return True
+
+    def _step_idle(self) -> None:
+        core = getattr(self._llm.llm_engine.engine_core, "engine_core", None)
+        if core is not None and core.scheduler.has_requests():
+            core.step_fn()
+        else:
+            time.sleep(0.01)
+
+    def zero(self) -> tuple[int, int]:
+        answer = self._call("kvparity_zero")
+        return answer["zeroed_bytes"], answer["nonzero_after"]
+
+    def close(self) -> None:
+        shutdown = getattr(self._llm.llm_engine.engine_core, "shutdown", None)
+        if shutdown is not None:
+            shutdown()
+
+
+def _answer(output: Any) -> Answer:
+    completion = output.outputs[0]
+    logprobs = completion.logprobs or [None] * len(completion.token_ids)
+    steps = tuple(
+        _step(token, candidates) for token, candidates in zip(completion.token_ids, logprobs, strict=True)
+    )
+    return Answer(steps=steps, cached_tokens=output.num_cached_tokens, finish_reason=completion.finish_reason)
+
+
+def _step(token: int, candidates: Any) -> Step:
+    """One step; candidates is vLLM's token id -> Logprob(logprob, rank), or None when it gave none."""
+    if not candidates:
+        return Step(token=token, bits=None, top=())
+    ranked = sorted(candidates.items(), key=lambda item: (item[1].rank, item[0]))
+    bits = {identifier: float_bits(entry.logprob) for identifier, entry in ranked}
+    return Step(token=token, bits=bits.get(token), top=tuple(bits.items()))

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A leg's phases: what is done to the engine before each pass over the prompts, and what is written down after it.
+
+Oracle: ``recompute``, ``recompute_again`` (A/A), ``local_hit``. Subject: ``populate``, ``local_hit``, ``restore``,
+``restore_again`` (A/A). Before every pass that must not find KV on the device the local prefix cache is reset, the free
+blocks are shifted and the KV tensors zeroed, so that neither stale bytes nor equal block ids can stand in for a load.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from harness.engines import Answer, Counters, Engine, Placement
+from harness.prompts import filler_prompt, prompt_digest
+from harness.records import DecodeSpec, Leg, Phase, PhaseRecord, PromptResult
+
+#: Phases that start from an empty device: reset, shifted, zeroed.
+CLEARED = (Phase.RECOMPUTE_AGAIN, Phase.RESTORE, Phase.RESTORE_AGAIN)
+
+#: Phases whose KV blocks are digested: what was computed or stored, and what came back.
+DIGESTED = (Phase.RECOMPUTE, Phase.POPULATE, Phase.RESTORE)
+
+#: Seconds within which unfinished stores must let go of their blocks.
+RESET_DEADLINE_S = 60.0
+
+
+def run_phases(
+    leg: Leg,
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    stage: Callable[[str], None],
+    block_size: int,
+    records: list[PhaseRecord],
+) -> None:
+    """Run every phase of ``leg`` and append its record; ``stage`` is told the name of each phase as it begins.
+
+    The caller owns ``records``, so that phases that finished before an exception are not lost. Stops after a phase
+    whose reset failed: what follows would hit the local cache and look like a restore.
+    """
+    for number, phase in enumerate(leg.phases):
+        stage(phase.value)
+        record = _run_phase(leg, phase, number, engine, prompts, block_size)
+        records.append(record)
+        if record.reset_ok is False:
+            break
+
+
+def _run_phase(
+    leg: Leg, phase: Phase, number: int, engine: Engine, prompts: Sequence[Sequence[int]], block_size: int
+) -> PhaseRecord:
+    reset_ok, zeroed, nonzero = None, None, None
+    if phase in CLEARED:
+        reset_ok = engine.reset(RESET_DEADLINE_S)
+        if reset_ok:
+            _shift_free_blocks(leg, number, engine, block_size)
+            reset_ok = engine.reset(RESET_DEADLINE_S)
+        zeroed, nonzero = engine.zero()
+    engine.placements()
+    before = engine.counters()
+    started = time.perf_counter()
+    answers = engine.generate(prompts, leg.decode) if reset_ok is not False else []
+    seconds = time.perf_counter() - started
+    after = engine.counters()
+    return PhaseRecord(
+        phase=phase,
+        prompts=_prompt_results(phase, prompts, answers, engine, block_size),
+        local_tokens=after.local_tokens - before.local_tokens,
+        external_tokens=after.external_tokens - before.external_tokens,
+        reset_ok=reset_ok,
+        zeroed_bytes=zeroed,
+        nonzero_after_zeroing=nonzero,
+        delivered_tokens=_difference(before, after, "delivered_tokens"),
+        loaded_bytes=_difference(before, after, "loaded_bytes"),
+        stored_bytes=_difference(before, after, "stored_bytes"),
+        seconds=seconds,
+    )
+
+
+def _shift_free_blocks(leg: Leg, number: int, engine: Engine, block_size: int) -> None:
+    """Let an unrelated prompt take the head of the free list, so that the next pass gets other block ids."""
+    filler = filler_prompt(leg.prompts, leg.model.vocab_size, length=3 * block_size + 1, number=number)
+    engine.generate([filler], DecodeSpec(max_tokens=1, logprobs=1))
+
+
+def _difference(before: Counters, after: Counters, name: str) -> int | None:
+    first, last = getattr(before, name), getattr(after, name)
+    return None if first is None or last is None else last - first
+
+
+def _prompt_results(
+    phase: Phase, prompts: Sequence[Sequence[int]], answers: Sequence[Answer], engine: Engine, block_size: int
+) -> tuple[PromptResult, ...]:
+    # Placements are matched by token ids: vLLM renames requests, and a preempted one appears again.
+    placements: dict[tuple[int, ...], Placement] = {place.tokens: place for place in engine.placements()}
+    results = []
+    for index, answer in enumerate(answers):
+        tokens = tuple(prompts[index])
+        place = placements.get(tokens)
+        blocks = place.blocks[: len(tokens) // block_size] if place else ()
+        digests = phase in DIGESTED and place is not None and not place.reused
+        results.append(
+            PromptResult(
+                index=index,
+                digest=prompt_digest(tokens),
+                num_tokens=len(tokens),
+                steps=answer.steps,
+                cached_tokens=answer.cached_tokens,
+                finish_reason=answer.finish_reason,
+                blocks=blocks,
+                kv=tuple(engine.digests(blocks)) if digests else (None,) * len(blocks),
+            )
+        )
+    return tuple(results)

