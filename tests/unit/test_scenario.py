@@ -1,0 +1,537 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading scenario files: what becomes of a good one, and what each kind of bad one is told, with its line."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from harness.axes import cell_id, effective, points, prompts_of, subject_of
+from harness.backends import BACKENDS, choosable
+from harness.errors import ScenarioError
+from harness.expect import expectation_for
+from harness.records import LAYOUTS, FindingKind, Outcome
+from harness.scenario import read_scenario, read_scenarios
+from harness.scenario_model import Option
+
+ROOT = Path(__file__).parents[2]
+
+GOOD = """\
+name: good
+platforms: [cpu]
+model: tiny
+subject: {connector: embedded}
+axes:
+  layout: [LBHNC, LHBNC]
+  backend: [REFERENCE, CPU_ATTN]
+  batch_invariant: [off, on]
+"""
+
+
+@pytest.fixture
+def problems(tmp_path):
+    """Problems of a text, as (line, sentence)."""
+
+    def read(text: str | bytes, **arguments) -> list[tuple[int, str]]:
+        path = tmp_path / "s.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        with pytest.raises(ScenarioError) as caught:
+            read_scenario(path, **arguments)
+        assert str(caught.value) == "\n".join(caught.value.problems)
+        split = [problem.removeprefix(f"{path}:").split(": ", 1) for problem in caught.value.problems]
+        return [(int(line), sentence) for line, sentence in split]
+
+    return read
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    def read(text: str, **arguments):
+        path = tmp_path / "s.yaml"
+        path.write_text(text)
+        return read_scenario(path, **arguments)
+
+    return read
+
+
+# --- good files ---------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_records(scenario, tmp_path):
+    read = scenario(GOOD)
+    assert read.name == "good"
+    assert read.path == str(tmp_path / "s.yaml")
+    assert read.axes == {"layout": ("LBHNC", "LHBNC"), "backend": ("REFERENCE", "CPU_ATTN"),
+                         "batch_invariant": (False, True)}
+    assert read.axis_lines == {"layout": 6, "backend": 7, "batch_invariant": 8}
+    assert (read.reference, read.prompts.count, read.prompts.prefix_tokens, read.prompts.tail_tokens,
+            read.prompts.seed) == ("auto", 3, 192, 8, 0)
+    assert (read.decode.max_tokens, read.decode.logprobs, read.decode.submit) == (16, 5, "together")
+    assert (read.engine, read.env, read.overrides, read.expect) == ({}, {}, (), ())
+    assert read.digest == hashlib.blake2b(GOOD.encode(), digest_size=16).hexdigest()
+
+
+def test_platforms_default_to_all(scenario):
+    assert scenario(GOOD.replace("platforms: [cpu]\n", "")).platforms == ("cpu", "rocm", "cuda")
+
+
+def test_overrides_apply_in_file_order_and_replace_whole_values(scenario):
+    read = scenario(GOOD + """\
+engine: {block_size: 16, hf_overrides: {a: [1, 2]}}
+env: {A: "1", B: "1"}
+overrides:
+  - {when: {backend: CPU_ATTN}, engine: {block_size: 32}, env: {A: "2"}}
+  - {when: {backend: CPU_ATTN, layout: [LHBNC]}, engine: {block_size: 64, hf_overrides: {}}, env: {A: "3"}}
+""")
+    first, second, third = ({"layout": layout, "backend": backend, "batch_invariant": False}
+                            for layout, backend in (("LBHNC", "REFERENCE"), ("LBHNC", "CPU_ATTN"),
+                                                    ("LHBNC", "CPU_ATTN")))
+    assert effective(read, first) == ({"block_size": 16, "hf_overrides": {"a": (1, 2)}}, {"A": "1", "B": "1"})
+    assert effective(read, second) == ({"block_size": 32, "hf_overrides": {"a": (1, 2)}}, {"A": "2", "B": "1"})
+    assert effective(read, third) == ({"block_size": 64, "hf_overrides": {}}, {"A": "3", "B": "1"})
+    assert [override.line for override in read.overrides] == [12, 13]
+
+
+def test_a_backend_brings_its_environment_and_a_missing_block_size_is_16(scenario):
+    read = scenario(GOOD.replace("[cpu]", "[rocm]").replace("[REFERENCE, CPU_ATTN]", "[ROCM_AITER_FA_SHUFFLE]"))
+    axes = next(points(read.axes))
+    assert effective(read, axes) == (
+        {"block_size": 16}, {"VLLM_ROCM_USE_AITER": "1", "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT": "1"})
+    assert BACKENDS["ROCM_AITER_FA_SHUFFLE"].vllm_name == "ROCM_AITER_FA"
+
+
+@pytest.mark.parametrize(("subject", "connector", "fault", "options", "whole"), [
+    ("embedded", "embedded", None, {}, None),
+    ("{connector: embedded}", "embedded", None, {}, None),
+    ("{connector: embedded, fault: single_span, capacity_mib: 64, transfer: ranges, load: async}", "embedded",
+     "single_span", {"capacity_mib": 64, "transfer": "ranges", "load": "async"}, None),
+    ("{connector: embedded, fault: null}", "embedded", None, {}, None),
+    ("{kv_transfer_config: {kv_connector: X, kv_role: kv_both, kv_connector_extra_config: {a: [b]}}}", "custom", None,
+     {}, {"kv_connector": "X", "kv_role": "kv_both", "kv_connector_extra_config": {"a": ("b",)}}),
+    ("{connector: {kv_connector: X}}", "custom", None, {}, {"kv_connector": "X"}),
+])
+def test_subject_forms(scenario, subject, connector, fault, options, whole):
+    read = scenario(GOOD.replace("{connector: embedded}", subject)).subject
+    assert (read.connector, read.fault, read.options, read.kv_transfer_config) == (connector, fault, options, whole)
+
+
+def test_further_axes_change_prompts_and_subject(scenario):
+    read = scenario(GOOD.replace("[REFERENCE, CPU_ATTN]", "[REFERENCE]").replace("[off, on]", "[on]") + """\
+  fault: [null, single_span]
+  load: [async]
+  transfer: [bulk, ranges]
+  seed: [3, 4]
+""")
+    cells = list(points(read.axes))
+    assert len(cells) == 2 * 2 * 2 * 2
+    assert [cell_id(cell) for cell in cells][:3] == [
+        "LBHNC-REFERENCE-bi1-seed3-bulk-async-fault=none",
+        "LBHNC-REFERENCE-bi1-seed4-bulk-async-fault=none",
+        "LBHNC-REFERENCE-bi1-seed3-ranges-async-fault=none",
+    ]
+    assert cell_id(cells[-1]) == "LHBNC-REFERENCE-bi1-seed4-ranges-async-fault=single_span"
+    assert len({cell_id(cell) for cell in cells}) == len(cells)
+    assert prompts_of(read, cells[-1]).seed == 4
+    last = subject_of(read, cells[-1])
+    assert (last.fault, last.options) == ("single_span", {"transfer": "ranges", "load": "async"})
+    assert subject_of(read, cells[0]).fault is None
+
+
+def test_other_connectors_and_models_can_be_passed_in(scenario):
+    text = GOOD.replace("{connector: embedded}", "{connector: umbp, mode: b}").replace("tiny", "other")
+    read = scenario(text, connectors={"umbp": {"mode": Option(values=("a", "b"))}}, models=("other",))
+    assert (read.subject.connector, read.subject.options, read.model) == ("umbp", {"mode": "b"}, "other")
+
+
+def test_a_directory_is_a_model(scenario):
+    assert scenario(GOOD.replace("tiny", "./weights")).model == "./weights"
+
+
+def test_a_cpu_scenario_may_name_a_backend_that_must_be_refused_there(scenario):
+    read = scenario(GOOD.replace("CPU_ATTN", "TRITON_ATTN"))
+    assert read.axes["backend"] == ("REFERENCE", "TRITON_ATTN")
+
+
+def test_choosable_backends():
+    assert choosable(["cuda"]) == ("TRITON_ATTN", "FLASH_ATTN", "FLASHINFER", "FLEX_ATTENTION")
+    assert choosable(["rocm"]) == ("TRITON_ATTN", "ROCM_AITER_FA", "ROCM_AITER_FA_SHUFFLE", "ROCM_AITER_UNIFIED_ATTN",
+                                   "ROCM_ATTN")
+    assert choosable(["cpu", "rocm"]) == tuple(BACKENDS)
+
+
+# --- bad files: the whole list at once ----------------------------------------------------------------------------
+
+
+def test_all_problems_come_at_once_in_line_order(problems):
+    found = problems("""\
+name: two words
+platform: [cpu]
+model: tinny
+subject: {connector: embeded}
+axes:
+  layout: [LBHNC, LBHCN]
+  backend: [REFERENSE]
+  batch_invariant: []
+prompts: {count: -3}
+decode: {logprobs: "5"}
+expect:
+  - {when: {layot: LBHNC}, outcome: rejectd}
+""")
+    assert [line for line, _ in found] == [1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 12]
+    text = dict(found)
+    assert text[2] == ("unknown key `platform` in a scenario; did you mean `platforms`? Valid keys: name, platforms, "
+                       "model, subject, axes, reference, prompts, decode, engine, env, overrides, expect.")
+    assert "did you mean `tiny`?" in text[3]
+    assert "did you mean `embedded`?" in text[4]
+    assert text[6] == ("axes.layout[1]: `LBHCN` is no KV cache layout; did you mean `LBNHC`? Valid choices: "
+                       f"{', '.join(LAYOUTS)}.")
+    assert "did you mean `REFERENCE`?" in text[7]
+    assert text[8] == "axes.batch_invariant: the axis is empty; it needs at least one value."
+    assert text[9] == "prompts.count must be at least 1, got -3."
+    assert text[10] == "decode.logprobs must be a whole number, got the text `5`."
+    assert "did you mean `layout`?" in found[-2][1] + found[-1][1]
+    assert "did you mean `rejected`?" in found[-2][1] + found[-1][1]
+
+
+def test_missing_keys_and_axes(problems):
+    assert problems("model: tiny\naxes: {layout: [LBHNC]}\n") == [
+        (1, "missing key `name`."),
+        (1, "missing key `subject`."),
+        (2, "axes: missing axis `backend`."),
+        (2, "axes: missing axis `batch_invariant`."),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n"])
+def test_empty_file(problems, text):
+    assert problems(text) == [(1, "the file is empty; a scenario needs name, model, subject and axes.")]
+
+
+def test_a_list_is_no_scenario(problems):
+    assert problems("- name: x\n") == [(1, "the file must be a mapping of keys to values, got a list.")]
+
+
+def test_broken_yaml_names_the_scanners_line(problems):
+    (line, sentence), = problems("name: x\nmodel: tiny\naxes: [LBHNC\nsubject: embedded\n")
+    assert line == 4
+    assert sentence.startswith("broken YAML: ")
+    assert "line 3" in sentence
+    (line, sentence), = problems("name: x\n\tmodel: tiny\n")
+    assert (line, "\\t" in sentence) == (2, True)
+
+
+def test_unreadable_files(problems, tmp_path):
+    assert problems(b"name: x\nmodel: \xff\n") == [(2, "the file is not UTF-8 text.")]
+    assert problems("name: x\nmodel: \x01\n") == [(2, "broken YAML: special characters are not allowed (character "
+                                                       "0x0001)")]
+    with pytest.raises(ScenarioError, match="nowhere.yaml:1: the scenario file cannot be read"):
+        read_scenario(tmp_path / "nowhere.yaml")
+
+
+def test_duplicate_keys_at_every_level(problems):
+    found = problems(GOOD + "  layout: [LBHNC]\nmodel: tiny\nprompts: {seed: 1, seed: 2}\n")
+    assert found == [
+        (9, "axes.layout: duplicate key, first given on line 6."),
+        (10, "model: duplicate key, first given on line 3."),
+        (11, "prompts.seed: duplicate key, first given on line 11."),
+    ]
+
+
+def test_an_alias_that_contains_itself(problems):
+    assert (9, "engine.a: the alias contains itself.") in problems(GOOD + "engine: &e {a: *e}\n")
+
+
+def test_deep_nesting_is_a_problem_and_no_crash(problems):
+    assert problems("a: " + "[" * 1500)[0][1].startswith("broken YAML")
+
+
+# --- bad files: one problem each ----------------------------------------------------------------------------------
+
+#: (text replaced in GOOD or "" to append, replacement, line, sentence or its beginning)
+CASES = {
+    "layout no": (
+        "LHBNC]", "no]", 6,
+        "axes.layout[1]: must be text, got `no`, which YAML 1.1 reads as false; quote it"),
+    "layout twice": (
+        "LHBNC]", "LBHNC]", 6,
+        "axes.layout[1]: `LBHNC` is given twice."),
+    "scalar axis": (
+        "[off, on]", "on", 8,
+        "axes.batch_invariant: must be a list, got `on`, which YAML 1.1 reads as true; for one value write "
+        "`[on]`."),
+    "quoted boolean": (
+        "[off, on]", "['off']", 8,
+        "axes.batch_invariant[0]: must be true or false without quotes, got the text `off`."),
+    "number for boolean": (
+        "[off, on]", "[0]", 8,
+        "axes.batch_invariant[0]: must be true or false without quotes"),
+    "same boolean twice": (
+        "[off, on]", "[on, yes]", 8,
+        "axes.batch_invariant[1]: `true` is given twice."),
+    "unknown axis": (
+        "", "  sed: [1]\n", 9,
+        "axes.sed: unknown axis; did you mean `seed`? Valid axes: layout, backend, batch_invariant, seed, "
+        "transfer, load, fault."),
+    "negative seed": (
+        "", "  seed: [-1]\n", 9,
+        "axes.seed[0]: must be a whole number of at least 0, got the number -1."),
+    "unknown fault": (
+        "", "  fault: [none]\n", 9,
+        "axes.fault[0]: `none` is no fault; valid choices: null, single_span."),
+    "unknown transfer": (
+        "", "  transfer: [range]\n", 9,
+        "axes.transfer[0]: `range` is no transfer; did you mean `ranges`? Valid choices: bulk, ranges."),
+    "platform": (
+        "[cpu]", "[cpu, rocmm]", 2,
+        "platforms[1] cannot be the text `rocmm`; did you mean `rocm`? Valid choices: cpu, rocm, cuda."),
+    "no platforms": (
+        "[cpu]", "[]", 2,
+        "platforms must not be empty."),
+    "platform twice": (
+        "[cpu]", "[cpu, cpu]", 2,
+        "platforms[1]: `cpu` is given twice."),
+    "name number": (
+        "name: good", "name: 5", 1,
+        "name must be text, got the number 5; quote it."),
+    "name colons": (
+        "name: good", "name: a::b", 1,
+        "name must be letters, digits"),
+    "reference": (
+        "", "reference: recomputed\n", 9,
+        "reference cannot be the text `recomputed`; did you mean `recompute`? Valid choices: auto, recompute, "
+        "local_hit."),
+    "no value": (
+        "", "prompts:\n", 9,
+        "prompts must be a mapping of keys to values, got nothing."),
+    "unknown prompt key": (
+        "", "prompts: {tail: 8}\n", 9,
+        "unknown key `tail` in prompts; did you mean `tail_tokens`?"),
+    "fraction": (
+        "", "decode: {max_tokens: 1.5}\n", 9,
+        "decode.max_tokens must be a whole number, got the number 1.5."),
+    "boolean for number": (
+        "", "decode: {max_tokens: yes}\n", 9,
+        "decode.max_tokens must be a whole number, got `yes`, which YAML 1.1 reads as true."),
+    "submit": (
+        "", "decode: {submit: alon}\n", 9,
+        "decode.submit cannot be the text `alon`; did you mean `alone`? Valid choices: together, alone."),
+    "too many logprobs": (
+        "", "decode: {logprobs: 21}\n", 9,
+        "decode.logprobs: vLLM gives at most 20, got 21"),
+    "too short model length": (
+        "", "engine: {max_model_len: 215}\n", 9,
+        "engine.max_model_len: 215 tokens are too few for a prompt of 192 + 8 and 16 new tokens."),
+    "engine model": (
+        "", "engine: {model: x}\n", 9,
+        "engine.model: cannot be set here: `model` at the top"),
+    "engine connector": (
+        "", "engine: {kv_transfer_config: {}}\n", 9,
+        "engine.kv_transfer_config: cannot be set here"),
+    "engine backend": (
+        "", "engine: {attention_backend: X}\n", 9,
+        "engine.attention_backend: cannot be set here: the axis `backend` makes it."),
+    "engine backend, hidden": (
+        "", "engine: {attention_config: {backend: X}}\n", 9,
+        "engine.attention_config.backend: cannot be set here"),
+    "engine worker": (
+        "", "engine: {worker_extension_cls: a.B}\n", 9,
+        "engine.worker_extension_cls: cannot be set here"),
+    "engine statistics": (
+        "", "engine: {disable_log_stats: true}\n", 9,
+        "engine.disable_log_stats: cannot be set here"),
+    "block size": (
+        "", "engine: {block_size: '16'}\n", 9,
+        "engine.block_size: must be a whole number of at least 1, got the text `16`."),
+    "engine date": (
+        "", "engine: {revision: 2026-11-30}\n", 9,
+        "engine.revision: `2026-11-30` reads as date in YAML 1.1"),
+    "engine infinity": (
+        "", "engine: {x: .inf}\n", 9,
+        "engine.x: `.inf` reads as float"),
+    "engine tag": (
+        "", "engine: {x: !mine 3}\n", 9,
+        "engine.x: `3` cannot be read"),
+    "engine key": (
+        "", "engine: {on: 1}\n", 9,
+        "engine.on: the key reads as bool in YAML 1.1; quote it."),
+    "env number": (
+        "", "env: {A: 1}\n", 9,
+        "env.A: must be text, got the number 1; quote it: \"1\"."),
+    "env boolean": (
+        "", "env: {A: off}\n", 9,
+        "env.A: must be text, got `off`, which YAML 1.1 reads as false; quote it: \"off\"."),
+    "env nothing": (
+        "", "env: {A: }\n", 9,
+        "env.A: must be text, got nothing."),
+    "env layout": (
+        "", "env: {VLLM_KV_CACHE_LAYOUT: LBHNC}\n", 9,
+        "env.VLLM_KV_CACHE_LAYOUT: cannot be set here: the axis `layout` makes it."),
+    "env of an alias": (
+        "", "env: {VLLM_ROCM_USE_AITER: '1'}\n", 9,
+        "env.VLLM_ROCM_USE_AITER: cannot be set here: it is part of a backend's alias"),
+    "subject nothing": (
+        "{connector: embedded}", "", 4,
+        "subject must be a connector's alias or a mapping, got nothing."),
+    "subject alias": (
+        "{connector: embedded}", "embeded", 4,
+        "subject: `embeded` is no known connector; did you mean `embedded`? Valid aliases: embedded."),
+    "subject without connector": (
+        "{connector: embedded}", "{fault: single_span}", 4,
+        "subject: missing key `connector`"),
+    "subject key": (
+        "embedded}", "embedded, faultt: x}", 4,
+        "subject.faultt: unknown key; did you mean `fault`? Valid keys: connector, capacity_mib, transfer, load, "
+        "fault."),
+    "subject fault": (
+        "embedded}", "embedded, fault: double_span}", 4,
+        "subject.fault: cannot be the text `double_span`; did you mean `single_span`?"),
+    "subject capacity": (
+        "embedded}", "embedded, capacity_mib: 0}", 4,
+        "subject.capacity_mib: must be a whole number of at least 1, got the number 0."),
+    "subject connector type": (
+        "connector: embedded", "connector: 5", 4,
+        "subject.connector: must be an alias or a mapping, got the number 5."),
+    "whole config": (
+        "{connector: embedded}", "{kv_transfer_config: {kv_role: kv_both}}", 4,
+        "subject.kv_transfer_config: needs `kv_connector`"),
+    "whole config and alias": (
+        "{connector: embedded}", "{kv_transfer_config: {kv_connector: X}, fault: y}", 4,
+        "subject.fault: cannot stand beside `kv_transfer_config`"),
+    "when unknown axis": (
+        "", "overrides: [{when: {seed: 1}, engine: {a: 1}}]\n", 9,
+        "overrides[0].when.seed: the scenario has no axis `seed`, so it matched no cell; valid axes: layout, "
+        "backend, batch_invariant."),
+    "when value": (
+        "", "expect: [{when: {layout: BHLNC}, outcome: fail}]\n", 9,
+        "expect[0].when.layout: the text `BHLNC` is no value of the axis `layout`, so it matched no cell; did you"
+        " mean `LBHNC`?"),
+    "when value in list": (
+        "", "expect: [{when: {layout: [LBHNC, BHLNC]}, outcome: fail}]\n", 9,
+        "expect[0].when.layout[1]: the text `BHLNC` is no value"),
+    "when number for boolean": (
+        "", "expect: [{when: {batch_invariant: 1}, outcome: fail}]\n", 9,
+        "expect[0].when.batch_invariant: the number 1 is no value of the axis"),
+    "when empty list": (
+        "", "expect: [{when: {layout: []}, outcome: fail}]\n", 9,
+        "expect[0].when.layout: the list is empty, so it matched no cell."),
+    "when missing": (
+        "", "expect: [{outcome: fail}]\n", 9,
+        "missing key `when` in expect[0]; `when: {}` means every cell."),
+    "override without change": (
+        "", "overrides: [{when: {}}]\n", 9,
+        "overrides[0]: changes nothing; give `engine` or"),
+    "override env": (
+        "", "overrides: [{when: {}, env: {A: 1}}]\n", 9,
+        "overrides[0].env.A: must be text"),
+    "override key": (
+        "", "overrides: [{when: {}, env: {A: b}, engin: {}}]\n", 9,
+        "unknown key `engin` in overrides[0]; did you mean `engine`? Valid keys: when, engine, env."),
+    "outcome missing": (
+        "", "expect: [{when: {}}]\n", 9,
+        "missing key `outcome` in expect[0]."),
+    "outcome expected": (
+        "", "expect: [{when: {}, outcome: expected}]\n", 9,
+        "expect[0].outcome cannot be the text `expected`; did you mean `rejected`? Valid choices: pass, "
+        "unavailable, rejected, unstable, vacuous, crashed, fail."),
+    "finding": (
+        "", "expect: [{when: {}, outcome: fail, finding: kv_digest}]\n", 9,
+        "expect[0].finding cannot be the text `kv_digest`; did you mean `kv_digests`?"),
+    "match number": (
+        "", "expect: [{when: {}, outcome: fail, match: 8192}]\n", 9,
+        "expect[0].match must be text, got the number 8192; quote it."),
+    "match empty": (
+        "", "expect: [{when: {}, outcome: fail, match: ''}]\n", 9,
+        "expect[0].match must not be empty."),
+    "pass with text": (
+        "", "expect: [{when: {}, outcome: pass, match: x}]\n", 9,
+        "expect[0]: a pass has no findings"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_problem(problems, case):
+    old, new, line, sentence = CASES[case]
+    (found_line, found), = problems(GOOD.replace(old, new) if old else GOOD + new)
+    assert (found_line, found[:len(sentence)]) == (line, sentence)
+    assert "\n" not in found
+
+
+def test_a_foreign_backend_is_an_error_off_the_cpu(problems):
+    (line, sentence), = problems(GOOD.replace("[cpu]", "[rocm]").replace("[REFERENCE, CPU_ATTN]", "[FLASHINFER]"))
+    assert (line, sentence) == (7, "axes.backend[0]: `FLASHINFER` is no backend for rocm; valid choices: TRITON_ATTN, "
+                                "ROCM_AITER_FA, ROCM_AITER_FA_SHUFFLE, ROCM_AITER_UNIFIED_ATTN, ROCM_ATTN.")
+
+
+def test_an_embedded_option_as_axis_wants_the_embedded_store_and_one_place(problems):
+    text = GOOD + "  transfer: [bulk]\n"
+    assert problems(text.replace("{connector: embedded}", "{connector: {kv_connector: X}}")) == [
+        (9, "axes.transfer: the axis needs a subject that has this option: embedded.")]
+    assert problems(text.replace("embedded}", "embedded, transfer: bulk}")) == [
+        (9, "axes.transfer: given as an axis and as `subject.transfer` on line 4; keep one.")]
+
+
+def test_overlapping_expectations_come_with_the_rest(problems):
+    found = problems(GOOD.replace("tiny", "tinny") + """\
+expect:
+  - {when: {layout: LHBNC}, outcome: rejected}
+  - {when: {backend: CPU_ATTN}, outcome: rejected}
+""")
+    assert [line for line, _ in found] == [3, 11]
+    assert found[1][1] == ("expect: this expectation matches LHBNC-CPU_ATTN-bi0 and 1 more, and so does the one on "
+                           "line 10; a cell can have one only.")
+
+
+def test_names_must_differ_and_all_files_are_heard(tmp_path):
+    for name, text in {"a": GOOD, "b": GOOD, "c": GOOD.replace("tiny", "tinny"), "d": ""}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    paths = [tmp_path / f"{name}.yaml" for name in "abcd"]
+    with pytest.raises(ScenarioError) as caught:
+        read_scenarios(paths)
+    assert [problem.split(": ")[0] for problem in caught.value.problems] == [
+        f"{paths[1]}:1", f"{paths[2]}:3", f"{paths[3]}:1"]
+    assert f"name `good` is already the name of {paths[0]}" in caught.value.problems[0]
+    assert [scenario.name for scenario in read_scenarios(paths[:1])] == ["good"]
+
+
+# --- the repository's own -----------------------------------------------------------------------------------------
+
+
+def test_matrix_expects_every_unsupported_combination_to_be_rejected():
+    matrix = read_scenario(ROOT / "scenarios/matrix.yaml")
+    cells = list(points(matrix.axes))
+    expected = {cell_id(cell): expectation_for(cell, matrix.expect) for cell in cells}
+    assert len(expected) == len(cells) == 36
+    passing = [name for name, expectation in expected.items() if expectation is None]
+    assert passing == [
+        "LBHNC-REFERENCE-bi0", "LBHNC-REFERENCE-bi1", "LBHNC-REFERENCE_SHUFFLE-bi0", "LBHNC-CPU_ATTN-bi0",
+        "LBNHC-REFERENCE-bi0", "LBNHC-REFERENCE-bi1", "LHBNC-REFERENCE-bi0", "LHBNC-REFERENCE-bi1",
+        "LHBNC-REFERENCE_SHUFFLE-bi0", "BLHNC-REFERENCE-bi0", "BLHNC-REFERENCE-bi1", "BLNHC-REFERENCE-bi0",
+        "BLNHC-REFERENCE-bi1", "BHLNC-REFERENCE-bi0", "BHLNC-REFERENCE-bi1"]
+    rejected = [expectation for expectation in expected.values() if expectation is not None]
+    assert {expectation.outcome for expectation in rejected} == {Outcome.REJECTED}
+    assert all(expectation.match for expectation in rejected)
+    assert effective(matrix, cells[0]) == (
+        {"block_size": 16, "max_model_len": 1024, "num_gpu_blocks_override": 128}, {})
+    assert {effective(matrix, cell)[0]["block_size"] for cell in cells if cell["backend"] == "CPU_ATTN"} == {32}
+
+
+def test_smoke_has_18_cells_of_the_tiny_model():
+    smoke = read_scenario(ROOT / "scenarios/smoke.yaml")
+    assert (smoke.model, len(list(points(smoke.axes)))) == ("tiny", 18)
+    assert (smoke.prompts.prefix_tokens, smoke.prompts.tail_tokens, smoke.decode.max_tokens) == (48, 8, 8)
+    assert sum(expectation_for(cell, smoke.expect) is None for cell in points(smoke.axes)) == 9
+
+
+def test_controls_expect_the_reported_figures():
+    controls = read_scenario(ROOT / "scenarios/controls.yaml")
+    assert controls.subject.fault == "single_span"
+    expected = {cell_id(cell): expectation_for(cell, controls.expect) for cell in points(controls.axes)}
+    assert expected["LHBNC-REFERENCE-bi0"].match == "KV region bytes (65536) exceed its stride (8192)"
+    assert expected["LHBNC-REFERENCE_SHUFFLE-bi0"].match == "KV region bytes (65536) exceed its stride (32768)"
+    assert (expected["BHLNC-REFERENCE-bi0"].outcome, expected["BHLNC-REFERENCE-bi0"].finding) == (
+        Outcome.FAIL, FindingKind.LOGPROBS)
+    assert [name for name, expectation in expected.items() if expectation is None] == [
+        "LBHNC-REFERENCE-bi0", "LBHNC-REFERENCE_SHUFFLE-bi0", "LBNHC-REFERENCE-bi0", "BLHNC-REFERENCE-bi0",
+        "BLNHC-REFERENCE-bi0"]
