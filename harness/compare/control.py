@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fourth check, the A/A control: does each leg repeat itself bit for bit?
+
+Without that no difference between the legs can be blamed on the store, so no A/B claim is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.compare.pair import Pair, finding, matched
+from harness.compare.steps import compare_steps, token_words
+from harness.records import Finding, FindingKind, Phase, Role
+
+#: Per role: what a difference is called, and the two phases that must be equal.
+CONTROLS = {
+    Role.ORACLE: (FindingKind.ORACLE_UNSTABLE, Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN),
+    Role.SUBJECT: (FindingKind.SUBJECT_UNSTABLE, Phase.RESTORE, Phase.RESTORE_AGAIN),
+}
+
+
+def check_control(pair: Pair) -> Iterator[Finding]:
+    """At most one finding per leg: its first difference and the number of prompts that have one."""
+    for role, (kind, once, again) in CONTROLS.items():
+        first, second = pair.record(role, once), pair.record(role, again)
+        if first is None or second is None:
+            continue
+        pairs = matched(first.prompts, second.prompts)
+        unequal = []
+        for one, two in pairs:
+            likeness = compare_steps(one.steps, two.steps)
+            if not likeness.same_tokens or likeness.first_unequal is not None:
+                unequal.append((one, two, likeness))
+        if not unequal:
+            continue
+        one, two, likeness = unequal[0]
+        place = likeness.before if likeness.first_unequal is None else likeness.first_unequal
+        left, right = token_words(one, place), token_words(two, place)
+        yield finding(
+            kind,
+            f"the {role} does not repeat itself: {again} differs from {once} in {len(unequal)} of {len(pairs)} prompts,"
+            f" first at prompt {one.index}, token {place}: {left} vs {right}",
+            place=f"{role}, prompt {one.index}, token {place}", left=left, right=right, size=likeness.summary(),
+            limit="bitwise equal",
+        )

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks share: the pair of legs under judgement, the outcome of each finding kind, the expected hits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from harness.records import (
+    Cell,
+    Finding,
+    FindingKind,
+    Leg,
+    Observation,
+    Outcome,
+    Phase,
+    PhaseRecord,
+    PromptResult,
+    Reference,
+    Role,
+)
+
+#: The outcome that each kind of finding leads to; a cell's outcome is the worst of its findings'.
+OUTCOME_OF: Mapping[FindingKind, Outcome] = {
+    FindingKind.UNAVAILABLE: Outcome.UNAVAILABLE,
+    FindingKind.REJECTED: Outcome.REJECTED,
+    FindingKind.CRASHED: Outcome.CRASHED,
+    FindingKind.HUNG: Outcome.CRASHED,
+    FindingKind.OUT_OF_MEMORY: Outcome.CRASHED,
+    FindingKind.NO_OBSERVATION: Outcome.CRASHED,
+    FindingKind.LAYOUT_NOT_AS_ASKED: Outcome.VACUOUS,
+    FindingKind.STRIDES_NOT_AS_LAYOUT: Outcome.VACUOUS,
+    FindingKind.BACKEND_NOT_AS_ASKED: Outcome.VACUOUS,
+    FindingKind.BATCH_INVARIANCE_NOT_AS_ASKED: Outcome.VACUOUS,
+    FindingKind.LEGS_RESOLVED_DIFFERENTLY: Outcome.VACUOUS,
+    FindingKind.STALE_OBSERVATION: Outcome.VACUOUS,
+    FindingKind.PHASE_MISSING: Outcome.VACUOUS,
+    FindingKind.POPULATE_NOT_COLD: Outcome.VACUOUS,
+    FindingKind.RECOMPUTE_NOT_COLD: Outcome.VACUOUS,
+    FindingKind.LOCAL_HITS: Outcome.VACUOUS,
+    FindingKind.EXTERNAL_HITS: Outcome.VACUOUS,
+    FindingKind.RESET_FAILED: Outcome.VACUOUS,
+    FindingKind.NOT_ZEROED: Outcome.VACUOUS,
+    FindingKind.SAME_BLOCKS: Outcome.VACUOUS,
+    FindingKind.NOTHING_DELIVERED: Outcome.VACUOUS,
+    FindingKind.ORACLE_UNSTABLE: Outcome.UNSTABLE,
+    FindingKind.SUBJECT_UNSTABLE: Outcome.UNSTABLE,
+    FindingKind.PROMPTS_DIFFER: Outcome.VACUOUS,
+    FindingKind.NOTHING_COMPARED: Outcome.VACUOUS,
+    FindingKind.LOGPROBS_MISSING: Outcome.VACUOUS,
+    FindingKind.DIGESTS_MISSING: Outcome.VACUOUS,
+    FindingKind.TOKENS: Outcome.FAIL,
+    FindingKind.LOGPROBS: Outcome.FAIL,
+    FindingKind.NAN: Outcome.FAIL,
+    FindingKind.KV_DIGESTS: Outcome.FAIL,
+    FindingKind.EXPECTATION_UNMET: Outcome.FAIL,
+}
+
+
+def finding(
+    kind: FindingKind, message: str, *, place: str = "", left: str = "", right: str = "", size: str = "",
+    limit: str = "",
+) -> Finding:
+    """A finding with the outcome that ``OUTCOME_OF`` gives its kind."""
+    return Finding(
+        kind=kind, outcome=OUTCOME_OF[kind], message=message, place=place, left=left, right=right, size=size,
+        limit=limit,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One cell, its two legs and what each of them saw (None: nothing was written)."""
+
+    cell: Cell
+    legs: Mapping[str, Leg]
+    oracle: Observation | None
+    subject: Observation | None
+
+    def sides(self) -> tuple[tuple[Role, Leg, Observation | None], ...]:
+        """Both sides, oracle first."""
+        return (
+            (Role.ORACLE, self.legs[self.cell.oracle], self.oracle),
+            (Role.SUBJECT, self.legs[self.cell.subject], self.subject),
+        )
+
+    @property
+    def subject_leg(self) -> Leg:
+        return self.legs[self.cell.subject]
+
+    def record(self, role: Role, phase: Phase) -> PhaseRecord | None:
+        """The record of a phase; None when it is missing or its reset failed, so that it holds no answers."""
+        observation = self.oracle if role is Role.ORACLE else self.subject
+        record = observation.phase(phase) if observation is not None else None
+        return None if record is None or record.reset_ok is False else record
+
+    @property
+    def reference_phase(self) -> Phase:
+        """The oracle's phase that the restore is compared with."""
+        return Phase.RECOMPUTE if self.cell.reference is Reference.RECOMPUTE else Phase.LOCAL_HIT
+
+    def answers(self) -> tuple[tuple[Role, Phase], ...]:
+        """Every phase whose answers a claim rests on: the reference, the restore, and both A/A controls."""
+        phases = [(Role.ORACLE, phase) for phase in (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN)]
+        if self.reference_phase not in (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN):
+            phases.append((Role.ORACLE, self.reference_phase))
+        return (*phases, (Role.SUBJECT, Phase.RESTORE), (Role.SUBJECT, Phase.RESTORE_AGAIN))
+
+
+def expected_hits(cell: Cell, prompts: tuple[PromptResult, ...]) -> tuple[int, ...] | None:
+    """Hit tokens that each prompt must have; they add up to ``cell.expected_external_tokens``.
+
+    vLLM recomputes at least the last token, and with it its whole block (FACTS: n-1 rule), so a prompt of n tokens
+    hits its full blocks among the first n-1 tokens. None when the plan counted by another rule and the sum cannot be
+    split evenly either: then only the sum can be checked.
+    """
+    by_rule = tuple((prompt.num_tokens - 1) // cell.block_size * cell.block_size for prompt in prompts)
+    if sum(by_rule) == cell.expected_external_tokens:
+        return by_rule
+    if prompts and cell.expected_external_tokens % len(prompts) == 0:
+        return (cell.expected_external_tokens // len(prompts),) * len(prompts)
+    return None
+
+
+def matched(
+    left: tuple[PromptResult, ...], right: tuple[PromptResult, ...]
+) -> tuple[tuple[PromptResult, PromptResult], ...]:
+    """Prompts that both sides answered: the same position and the same token ids."""
+    others = {(prompt.index, prompt.digest): prompt for prompt in right}
+    return tuple(
+        (prompt, others[prompt.index, prompt.digest])
+        for prompt in left
+        if (prompt.index, prompt.digest) in others
+    )
+
+
+def words(items: Iterable[object]) -> str:
+    """``a, b, c``, or ``none``."""
+    return ", ".join(str(item) for item in items) or "none"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """``0-2, 5`` for 0, 1, 2, 5."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
