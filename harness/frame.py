@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run as one pandas DataFrame, a row per cell with every evidence column, and its pivot per layout and backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from harness.records import (
+    LAYOUTS,
+    OUTCOME_ORDER,
+    Cell,
+    Leg,
+    Observation,
+    Outcome,
+    Phase,
+    Plan,
+    Verdict,
+)
+
+#: Column -> nullable pandas type, in the order of ``frame.csv``.
+COLUMNS: Mapping[str, str] = {
+    "scenario": "string",
+    "cell": "string",
+    "layout": "string",
+    "backend": "string",
+    "batch_invariant": "boolean",
+    "reference": "string",
+    "outcome": "string",
+    "verdict": "string",
+    "expected_outcome": "string",
+    "findings": "string",
+    "message": "string",
+    "external_tokens": "Int64",
+    "expected_external_tokens": "Int64",
+    "local_tokens": "Int64",
+    "prompts_compared": "Int64",
+    "tokens_compared": "Int64",
+    "tokens_equal": "Int64",
+    "logprobs_compared": "Int64",
+    "logprobs_equal": "Int64",
+    "max_logprob_difference": "Float64",
+    "blocks_compared": "Int64",
+    "blocks_equal": "Int64",
+    "expected_blocks": "Int64",
+    "resolved_layout": "string",
+    "resolved_backend": "string",
+    "resolved_batch_invariant": "boolean",
+    "block_size": "Int64",
+    "reset_ok": "boolean",
+    "zeroed_bytes": "Int64",
+    "loaded_bytes": "Int64",
+    "stored_bytes": "Int64",
+    "delivered_tokens": "Int64",
+    "model": "string",
+    "model_source": "string",
+    "oracle_leg": "string",
+    "subject_leg": "string",
+    "duration_s": "Float64",
+    "oracle_s": "Float64",
+    "subject_s": "Float64",
+    "peak_mib": "Float64",
+    "threads": "Int64",
+    "vllm": "string",
+    "torch": "string",
+}
+
+
+def to_frame(plan: Plan, verdicts: Sequence[Verdict], observations: Mapping[str, Observation]) -> pd.DataFrame:
+    """One row per verdict, in the plan's order; a cell without a verdict has no row.
+
+    Unknown values are missing (``pd.NA``), never zero. ``external_tokens`` and ``local_tokens`` are those of the
+    subject's restore; ``duration_s`` adds both legs up, also where they are shared with other cells.
+    """
+    judged = {(verdict.scenario, verdict.cell): verdict for verdict in verdicts}
+    legs = {leg.digest: leg for leg in plan.legs}
+    rows = [
+        _row(cell, judged[cell.scenario, cell.id], legs, observations)
+        for cell in plan.cells
+        if (cell.scenario, cell.id) in judged
+    ]
+    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    return pd.DataFrame({name: pd.array(values, dtype=COLUMNS[name]) for name, values in columns.items()})
+
+
+def _row(
+    cell: Cell, verdict: Verdict, legs: Mapping[str, Leg], observations: Mapping[str, Observation]
+) -> dict[str, Any]:
+    oracle, subject = observations.get(cell.oracle), observations.get(cell.subject)
+    present = [one for one in (subject, oracle) if one is not None]
+    model = legs[cell.subject].model
+    compared = verdict.compared
+    return {
+        "scenario": cell.scenario,
+        "cell": cell.id,
+        "layout": cell.layout,
+        "backend": cell.backend,
+        "batch_invariant": cell.batch_invariant,
+        "reference": cell.reference.value,
+        "outcome": verdict.outcome.value,
+        "verdict": verdict.verdict.value,
+        "expected_outcome": verdict.expected_outcome.value,
+        "findings": ";".join(dict.fromkeys(finding.kind.value for finding in verdict.findings)),
+        "message": verdict.findings[0].message if verdict.findings else "",
+        "expected_external_tokens": cell.expected_external_tokens,
+        "prompts_compared": compared.prompts,
+        "tokens_compared": compared.tokens,
+        "tokens_equal": compared.tokens_equal,
+        "logprobs_compared": compared.logprobs,
+        "logprobs_equal": compared.logprobs_equal,
+        "max_logprob_difference": compared.max_logprob_difference,
+        "blocks_compared": compared.blocks,
+        "blocks_equal": compared.blocks_equal,
+        "expected_blocks": cell.expected_external_tokens // cell.block_size,
+        "block_size": cell.block_size,
+        "model": model.alias,
+        "model_source": model.source,
+        "oracle_leg": cell.oracle,
+        "subject_leg": cell.subject,
+        "duration_s": round(sum(_seconds(one) for one in present), 3) if present else None,
+        "oracle_s": None if oracle is None else round(_seconds(oracle), 3),
+        "subject_s": None if subject is None else round(_seconds(subject), 3),
+        "peak_mib": max((round(one.peak_bytes / 2**20, 1) for one in present), default=None),
+        "vllm": next((one.environment["vllm"] for one in present if "vllm" in one.environment), None),
+        "torch": next((one.environment["torch"] for one in present if "torch" in one.environment), None),
+        **_worker_columns(subject),
+    }
+
+
+def _worker_columns(subject: Observation | None) -> dict[str, Any]:
+    """What the subject's worker resolved and what its restore moved; missing where it never got so far."""
+    resolved = subject.resolved if subject else None
+    restore = subject.phase(Phase.RESTORE) if subject else None
+    populate = subject.phase(Phase.POPULATE) if subject else None
+    return {
+        "resolved_layout": resolved.layout if resolved else None,
+        "resolved_backend": resolved.backend if resolved else None,
+        "resolved_batch_invariant": resolved.batch_invariant if resolved else None,
+        "threads": resolved.threads if resolved else None,
+        "external_tokens": restore.external_tokens if restore else None,
+        "local_tokens": restore.local_tokens if restore else None,
+        "reset_ok": restore.reset_ok if restore else None,
+        "zeroed_bytes": restore.zeroed_bytes if restore else None,
+        "loaded_bytes": restore.loaded_bytes if restore else None,
+        "delivered_tokens": restore.delivered_tokens if restore else None,
+        "stored_bytes": populate.stored_bytes if populate else None,
+    }
+
+
+def _seconds(observation: Observation) -> float:
+    return sum(observation.seconds.values())
+
+
+def outcome_word(outcome: str, verdict: str) -> str:
+    """A cell in a table: ``pass``, ``rejected (expected)``, ``fail (was pass)`` for an expectation unmet."""
+    if verdict == Outcome.EXPECTED:
+        return f"{outcome} (expected)"
+    return outcome if outcome == verdict else f"{verdict} (was {outcome})"
+
+
+def pivot(frame: pd.DataFrame) -> pd.DataFrame:
+    """Outcome words: a row per layout in ``LAYOUTS`` order, a column per (batch_invariant, backend).
+
+    Where several cells share a pair (another axis, another scenario), the worst verdict's word stands, with the number
+    of cells that end so when they do not all: ``fail 1/4``. A pair without cells is an empty string.
+    """
+    def worst(group: pd.DataFrame) -> str:
+        words = [outcome_word(*pair) for pair in zip(group["outcome"], group["verdict"], strict=True)]
+        ranks = [OUTCOME_ORDER.index(Outcome(verdict)) for verdict in group["verdict"]]
+        word = words[ranks.index(max(ranks))]
+        return word if len(set(words)) == 1 else f"{word} {words.count(word)}/{len(words)}"
+
+    keys = ["layout", "batch_invariant", "backend"]
+    cells: dict[tuple[Any, ...], str] = {key: worst(group) for key, group in frame.groupby(keys, sort=False)}
+    found = frame["layout"].unique().tolist()
+    rows = [layout for layout in LAYOUTS if layout in found] + [layout for layout in found if layout not in LAYOUTS]
+    backends = frame["backend"].unique().tolist()
+    columns = [
+        (flag, backend)
+        for flag in (False, True)
+        for backend in backends
+        if any((layout, flag, backend) in cells for layout in rows)
+    ]
+    return pd.DataFrame(
+        [[cells.get((layout, *column), "") for column in columns] for layout in rows],
+        index=pd.Index(rows, name="layout"),
+        columns=pd.MultiIndex.from_tuples(columns, names=["batch_invariant", "backend"]) if columns else None,
+        dtype="object",
+    )

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame's rows and the pivot, by value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pandas as pd
+
+from harness.compare import judge
+from harness.frame import COLUMNS, outcome_word, pivot, to_frame
+from harness.records import (
+    SCHEMA_VERSION,
+    Compared,
+    Ending,
+    Expectation,
+    Finding,
+    FindingKind,
+    Outcome,
+    Plan,
+    Role,
+    Verdict,
+)
+from tests.unit.handmade import clean, dead
+
+REJECTED = Expectation(when={}, outcome=Outcome.REJECTED)
+
+
+def frame_of(*cases):
+    plan = Plan(
+        schema=SCHEMA_VERSION, cells=tuple(case.cell for case in cases), legs=tuple(cases[0].legs.values())
+    )
+    verdicts = [judge(case.cell, case.legs, case.oracle, case.subject) for case in cases]
+    observations = {"oracle-leg": cases[0].oracle, "subject-leg": cases[0].subject}
+    return to_frame(plan, verdicts, {digest: one for digest, one in observations.items() if one is not None})
+
+
+def test_a_row_has_every_column_by_value():
+    row = frame_of(clean()).iloc[0].to_dict()
+    assert row == {
+        "scenario": "matrix", "cell": "LBHNC-REFERENCE-bi1", "layout": "LBHNC", "backend": "REFERENCE",
+        "batch_invariant": True, "reference": "recompute", "outcome": "pass", "verdict": "pass",
+        "expected_outcome": "pass", "findings": "", "message": "", "external_tokens": 16,
+        "expected_external_tokens": 16, "local_tokens": 0, "prompts_compared": 2, "tokens_compared": 6,
+        "tokens_equal": 6, "logprobs_compared": 18, "logprobs_equal": 18, "max_logprob_difference": 0.0,
+        "blocks_compared": 4, "blocks_equal": 4, "expected_blocks": 4, "resolved_layout": "LBHNC",
+        "resolved_backend": "REFERENCE", "resolved_batch_invariant": True, "block_size": 4, "reset_ok": True,
+        "zeroed_bytes": 4096, "loaded_bytes": 2048, "stored_bytes": 2048, "delivered_tokens": 16, "model": "tiny",
+        "model_source": "stand-in", "oracle_leg": "oracle-leg", "subject_leg": "subject-leg", "duration_s": 9.0,
+        "oracle_s": 4.5, "subject_s": 4.5, "peak_mib": 512.0, "threads": 1, "vllm": "0.32.0", "torch": "2.13.0+cpu",
+    }
+    assert list(row) == list(COLUMNS)
+
+
+def test_what_a_dead_leg_never_measured_is_missing_not_zero():
+    case = replace(clean(REJECTED), oracle=None, subject=dead(Role.SUBJECT, Ending.REFUSED, "no such layout"))
+    row = frame_of(case).iloc[0]
+    assert (row["outcome"], row["verdict"], row["findings"]) == ("rejected", "expected", "rejected")
+    assert row["message"] == "subject: the engine refused the configuration at init: ValueError: no such layout"
+    missing = ["external_tokens", "local_tokens", "reset_ok", "resolved_layout", "loaded_bytes", "oracle_s", "threads"]
+    assert row[missing].isna().all()
+    assert row["tokens_compared"] == 0
+
+
+def test_integers_stay_integers_in_csv_beside_missing_ones():
+    dead_case = replace(clean(REJECTED), subject=None)
+    text = to_frame(
+        Plan(schema=1, cells=(clean().cell,), legs=tuple(clean().legs.values())),
+        [judge(clean().cell, clean().legs, clean().oracle, dead_case.subject)], {"oracle-leg": clean().oracle},
+    ).to_csv(index=False)
+    back = pd.read_csv(StringIO(text), dtype=COLUMNS)
+    assert back["external_tokens"].isna().all()
+    assert back["expected_external_tokens"].tolist() == [16]
+    assert "16.0" not in text
+
+
+def test_no_verdicts_give_an_empty_frame_with_all_columns():
+    frame = to_frame(Plan(schema=1, cells=(), legs=()), [], {})
+    assert list(frame.columns) == list(COLUMNS) and len(frame) == 0
+    assert pivot(frame).shape == (0, 0)
+
+
+def test_outcome_words():
+    assert outcome_word("pass", "pass") == "pass"
+    assert outcome_word("rejected", "expected") == "rejected (expected)"
+    assert outcome_word("pass", "fail") == "fail (was pass)"
+
+
+def verdict_for(cell, outcome, verdict=None):
+    finding = Finding(kind=FindingKind.TOKENS, outcome=outcome, message="m")
+    return Verdict(
+        scenario=cell.scenario, cell=cell.id, outcome=outcome, verdict=verdict or outcome, findings=(finding,),
+        expected_outcome=Outcome.PASS, compared=Compared(),
+    )
+
+
+def test_pivot_orders_layouts_and_takes_the_worst_of_several_cells():
+    table = [
+        ("BHLNC", "CPU_ATTN", False, Outcome.REJECTED, Outcome.EXPECTED),
+        ("LBHNC", "CPU_ATTN", False, Outcome.PASS, None),
+        ("BHLNC", "REFERENCE", True, Outcome.PASS, None),
+        ("BHLNC", "REFERENCE", True, Outcome.VACUOUS, None),
+    ]
+    cells = [
+        clean(id=str(place), layout=layout, backend=backend, batch_invariant=flag).cell
+        for place, (layout, backend, flag, _, _) in enumerate(table)
+    ]
+    verdicts = [verdict_for(cell, *row[3:]) for cell, row in zip(cells, table, strict=True)]
+    plan = Plan(schema=1, cells=tuple(cells), legs=tuple(clean().legs.values()))
+    got = pivot(to_frame(plan, verdicts, {}))
+    assert got.index.tolist() == ["LBHNC", "BHLNC"]
+    assert got.columns.tolist() == [(False, "CPU_ATTN"), (True, "REFERENCE")]
+    assert got.values.tolist() == [["pass", ""], ["rejected (expected)", "vacuous 1/2"]]
