@@ -1,0 +1,52 @@
+# kvparity: `make matrix` and `make test` do all the set-up themselves; `make help` lists the targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# Python that runs the set-up. Where it has a vllm already, that one is used.
+PYTHON ?= python3
+# Cells whose name matches this expression (pytest -k), e.g. K='LHBNC and bi1'.
+K ?=
+# Cells side by side (pytest-xdist workers); empty: as many as cores and memory, or GPUs, allow.
+N ?=
+# Model directory instead of the scenario's own.
+MODEL ?=
+# Run folder to resume, or to make under this name.
+RUN ?=
+# Scenario files; empty: the platform's matrix.
+SCENARIOS ?=
+# Further pytest arguments.
+ARGS ?=
+
+python = $$($(PYTHON) harness/bootstrap.py)
+test_python = $$($(PYTHON) harness/bootstrap.py --tests)
+
+.PHONY: help
+help: ## List the targets and variables
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  variables: K='LHBNC and bi1'  N=2  MODEL=dir  RUN=dir  SCENARIOS='scenarios/smoke.yaml'  ARGS='-x'  PYTHON=python3.11"
+
+.PHONY: setup
+setup: ## Make the Python environment and print its interpreter
+	@$(PYTHON) harness/bootstrap.py
+
+.PHONY: matrix
+matrix: ## Run the matrix of this platform on real vLLM engines and report pass/fail per layout-backend pair
+	@python="$(python)" && exec "$$python" -m harness matrix $(if $(N),--workers $(N)) $(if $(MODEL),--model '$(MODEL)') \
+	  $(if $(RUN),--run '$(RUN)') $(if $(K),-k '$(K)') $(SCENARIOS) $(if $(ARGS),-- $(ARGS))
+
+.PHONY: smoke
+smoke: ## The same way through with the tiny model: 18 cells
+	@$(MAKE) --no-print-directory matrix SCENARIOS=scenarios/smoke.yaml
+
+.PHONY: test
+test: ## Run the tests (real engines with the tiny model included)
+	@python="$(test_python)" && "$$python" -m pytest tests $(if $(N),-n $(N)) $(if $(K),-k '$(K)') $(ARGS)
+
+.PHONY: lint
+lint: ## ruff and import-linter
+	@python="$(test_python)" && "$$python" -m ruff check . && "$$(dirname "$$python")/lint-imports"
+
+.PHONY: clean
+clean: ## Remove run folders and the virtual environment
+	rm -rf .venv results/2* results/latest

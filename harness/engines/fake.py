@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A deterministic engine without vLLM, for endings and damage that a real engine cannot produce on demand.
+
+It goes through the same door as the real one: a child process, the same phases, the same observation file. Its answers
+are a hash of the prompt, so an unplanted pair of legs agrees bit for bit. ``Leg.fake`` says what to plant:
+
+``resolved``: field of ``Resolved`` -> value. ``stages``: stage -> one of ``ENDINGS``. ``phases``: phase -> any of
+``local_tokens``, ``external_tokens`` (added to the right count), ``reset_ok``, ``nonzero``, ``same_blocks``,
+``no_logprobs``, ``nan``, ``drop_prompt`` (the last one), ``reverse`` (answers in another order), ``tokens`` and
+``bits`` and ``kv`` ([prompt, step or block] to damage), ``undelivered``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness.engines import Answer, Counters, Placement
+from harness.prompts import expected_external_tokens
+from harness.records import DecodeSpec, Leg, Resolved, Step
+
+#: float32 NaN.
+NAN_BITS = 0x7FC00000
+
+SHAPE_LAYERS, SHAPE_HEADS = 2, 2
+
+
+class FakeRefusal(ValueError):
+    """The planted refusal."""
+
+
+def _refuse() -> None:
+    raise FakeRefusal("planted refusal: VLLM_KV_CACHE_LAYOUT does not satisfy every supported set")
+
+
+def _raise() -> None:
+    raise RuntimeError("planted crash")
+
+
+def _no_memory() -> None:
+    raise MemoryError("planted lack of memory")
+
+
+def _hang() -> None:
+    signal.pause()
+
+
+#: What a stage can be made to do.
+ENDINGS: Mapping[str, Callable[[], None]] = {
+    "refuse": _refuse,
+    "raise": _raise,
+    "memory": _no_memory,
+    "hang": _hang,
+    "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "sigsegv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "exit0": lambda: os._exit(0),
+    "sysexit": lambda: sys.exit(0),
+}
+
+
+def open_engine(leg: Leg, stage: Callable[[str], None]) -> FakeEngine:
+    """The engine for ``leg``; stages ``import`` and ``load`` happen here as they do for vLLM."""
+    engine = FakeEngine(leg, stage)
+    for name in ("import", "load"):
+        stage(name)
+        engine.end_if_planted(name)
+    return engine
+
+
+class FakeEngine:
+    """Keeps just enough state to count hits exactly as vLLM would: a local cache and a store of prompts."""
+
+    def __init__(self, leg: Leg, stage: Any) -> None:
+        self._leg = leg
+        self._stage = stage
+        self._block_size = int(leg.engine.get("block_size", 16))
+        self._local: set[tuple[int, ...]] = set()
+        self._store: set[tuple[int, ...]] = set()
+        self._totals = {"local": 0, "external": 0, "delivered": 0, "stored": 0}
+        self._placements: list[Placement] = []
+        self._next_block = 1
+
+    def end_if_planted(self, stage: str) -> None:
+        ending = self._leg.fake.get("stages", {}).get(stage)
+        if ending is not None:
+            ENDINGS[ending]()
+
+    def _planted(self) -> Mapping[str, Any]:
+        return self._leg.fake.get("phases", {}).get(self._stage.current, {})
+
+    def resolved(self) -> Resolved:
+        connector = None if self._leg.kv_transfer_config is None else "EmbeddedStoreConnector"
+        facts: dict[str, Any] = {
+            "layout": self._leg.layout,
+            "layout_by_strides": (self._leg.layout,),
+            "shape": (64, SHAPE_HEADS, self._block_size, 8),
+            "strides": (1, 1, 1, 1, 1),
+            "dtype": "bfloat16",
+            "num_layers": SHAPE_LAYERS,
+            "backend": self._leg.backend,
+            "backend_class": (f"fake.{self._leg.backend}",),
+            "batch_invariant": self._leg.batch_invariant,
+            "block_size": self._block_size,
+            "kernel_block_size": self._block_size,
+            "num_blocks": 64,
+            "threads": 1,
+            "connector": connector,
+        }
+        facts.update(self._leg.fake.get("resolved", {}))
+        return Resolved(**{key: tuple(value) if isinstance(value, list) else value for key, value in facts.items()})
+
+    def generate(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
+        self.end_if_planted(self._stage.current)
+        planted = self._planted()
+        answers = [self._answer(index, tuple(prompt), decode, planted) for index, prompt in enumerate(prompts)]
+        if len(prompts) > 1:
+            # The filler prompt that shifts the free blocks is no part of a phase.
+            self._totals["local"] += planted.get("local_tokens", 0)
+            self._totals["external"] += planted.get("external_tokens", 0)
+            if planted.get("drop_prompt"):
+                answers.pop()
+            if planted.get("reverse"):
+                answers.reverse()
+        return answers
+
+    def _answer(self, index: int, prompt: tuple[int, ...], decode: DecodeSpec, planted: Mapping[str, Any]) -> Answer:
+        hit = expected_external_tokens(len(prompt), self._block_size)
+        cached = 0
+        if prompt in self._local:
+            self._totals["local"] += hit
+            cached = hit
+        elif self._leg.kv_transfer_config is not None and prompt in self._store:
+            self._totals["external"] += hit
+            self._totals["delivered"] += 0 if planted.get("undelivered") else hit
+            cached = hit
+        if self._leg.kv_transfer_config is not None and prompt not in self._store:
+            self._totals["stored"] += hit
+            self._store.add(prompt)
+        self._local.add(prompt)
+        self._place(prompt, planted)
+        steps = tuple(_step(prompt, number, decode, index, planted) for number in range(decode.max_tokens))
+        return Answer(steps=steps, cached_tokens=cached, finish_reason="length")
+
+    def _place(self, prompt: tuple[int, ...], planted: Mapping[str, Any]) -> None:
+        count = len(prompt) // self._block_size
+        first = 1 if planted.get("same_blocks") else self._next_block
+        self._placements.append(Placement(tokens=prompt, blocks=tuple(range(first, first + count)), reused=False))
+        self._next_block += count
+
+    def counters(self) -> Counters:
+        moved = self._leg.kv_transfer_config is not None
+        return Counters(
+            local_tokens=self._totals["local"],
+            external_tokens=self._totals["external"],
+            delivered_tokens=self._totals["delivered"] if moved else None,
+            loaded_bytes=self._totals["delivered"] * 64 if moved else None,
+            stored_bytes=self._totals["stored"] * 64 if moved else None,
+        )
+
+    def placements(self) -> list[Placement]:
+        taken, self._placements = self._placements, []
+        self._last = taken
+        return taken
+
+    def digests(self, blocks: Sequence[int]) -> list[str]:
+        place = next(place for place in self._last if place.blocks[: len(blocks)] == tuple(blocks))
+        prompts = [placement.tokens for placement in self._last if len(placement.blocks) == len(place.blocks)]
+        damaged = [tuple(pair) for pair in self._planted().get("kv", [])]
+        index = prompts.index(place.tokens)
+        return [_digest(place.tokens, block, (index, block) in damaged) for block in range(len(blocks))]
+
+    def reset(self, deadline_s: float) -> bool:
+        if self._planted().get("reset_ok") is False:
+            return False
+        self._local.clear()
+        return True
+
+    def zero(self) -> tuple[int, int]:
+        return 4096, int(self._planted().get("nonzero", 0))
+
+    def close(self) -> None:
+        self.end_if_planted("close")
+
+
+def _hash(*parts: object) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest(), "little")
+
+
+def _step(prompt: tuple[int, ...], number: int, decode: DecodeSpec, index: int, planted: Mapping[str, Any]) -> Step:
+    damaged = [index, number]
+    token = 10 + _hash(prompt, number) % 900 + (1 if damaged in planted.get("tokens", []) else 0)
+    if planted.get("no_logprobs"):
+        return Step(token=token, bits=None, top=())
+    # Bit patterns of floats in (-2, -1]: exponent 127, sign set.
+    bits = [0xBF800000 | _hash(prompt, number, rank) % 0x800000 for rank in range(decode.logprobs)]
+    if damaged in planted.get("bits", []):
+        bits[0] ^= 1
+    if planted.get("nan"):
+        bits[0] = NAN_BITS
+    top = tuple((token if rank == 0 else 1000 + rank, value) for rank, value in enumerate(bits))
+    return Step(token=token, bits=bits[0], top=top)
+
+
+def _digest(prompt: tuple[int, ...], block: int, damaged: bool) -> str:
+    parts = []
+    for layer in range(SHAPE_LAYERS):
+        for head in range(SHAPE_HEADS):
+            for half in ("K", "V"):
+                what = (prompt, block, layer, head, half, damaged and (layer, head, half) == (1, 0, "K"))
+                parts.append(hashlib.blake2b(repr(what).encode(), digest_size=8).digest())
+    return base64.b64encode(b"".join(parts)).decode()

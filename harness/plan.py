@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios to a plan: cells in a stable order, and the legs they need, each leg once.
+
+A leg's digest covers everything that can change its answer, so two cells whose oracle would do the same work share it,
+and a resumed run knows which of its observations still hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from harness import wire
+from harness.axes import cell_id, effective, points, prompts_of, subject_of
+from harness.backends import BACKENDS
+from harness.expect import expectation_for
+from harness.prompts import expected_total
+from harness.records import (
+    ROLE_PHASES,
+    SCHEMA_VERSION,
+    Cell,
+    Leg,
+    Model,
+    Plan,
+    Reference,
+    Role,
+    Scenario,
+)
+from harness.subjects import kv_transfer_config
+
+#: Environment of every leg; a scenario's ``env`` may override each.
+COMMON_ENV: Mapping[str, str] = {
+    # In process: hit counts, block tables and tracebacks come first hand, and start-up is several times faster.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # vLLM's block hashes start from it; two processes that share a store must agree.
+    "PYTHONHASHSEED": "0",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+#: On a CPU host thread counts change bits, so both legs of a cell run with one (FACTS 6); compiling buys nothing.
+CPU_ENV: Mapping[str, str] = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "0",
+    "TORCH_COMPILE_DISABLE": "1",
+    # Only the harness's plugin may change vLLM here; it is inert without KVPARITY_BACKEND.
+    "VLLM_PLUGINS": "kvparity",
+}
+
+#: Engine arguments on a CPU host; an explicit KV cache size, because vLLM would take a share of all memory.
+CPU_ENGINE: Mapping[str, Any] = {"kv_cache_memory_bytes": 512 * 2**20}
+
+
+def make_plan(
+    scenarios: Iterable[Scenario],
+    *,
+    platform: str,
+    find_model: Callable[[str], Model],
+    identity: Mapping[str, str],
+    fake: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Plan:
+    """All cells of ``scenarios`` that are made for ``platform``, and their legs.
+
+    Cells come in the order of the files and of each file's axes. ``find_model`` turns a scenario's ``model`` into a
+    directory; it is asked once per name. With ``fake``, every leg is the fake engine's: cell id -> role -> what to
+    plant (``harness.engines.fake``).
+    """
+    cells: list[Cell] = []
+    legs: dict[str, Leg] = {}
+    models: dict[str, Model] = {}
+    for scenario in scenarios:
+        if platform not in scenario.platforms:
+            continue
+        if scenario.model not in models:
+            models[scenario.model] = find_model(scenario.model)
+        for axes in points(scenario.axes):
+            cell, pair = _cell(scenario, axes, platform, models[scenario.model], identity, fake)
+            cells.append(cell)
+            legs.update({leg.digest: leg for leg in pair})
+    return Plan(schema=SCHEMA_VERSION, cells=tuple(cells), legs=tuple(legs.values()))
+
+
+def select(plan: Plan, names: Iterable[str]) -> Plan:
+    """The plan of some of its cells, by ``Cell.name``, with only the legs that they need."""
+    wanted = set(names)
+    cells = tuple(cell for cell in plan.cells if cell.name in wanted)
+    needed = {digest for cell in cells for digest in (cell.oracle, cell.subject)}
+    return replace(plan, cells=cells, legs=tuple(leg for leg in plan.legs if leg.digest in needed))
+
+
+def _cell(
+    scenario: Scenario,
+    axes: Mapping[str, Any],
+    platform: str,
+    model: Model,
+    identity: Mapping[str, str],
+    fake: Mapping[str, Mapping[str, Any]] | None,
+) -> tuple[Cell, tuple[Leg, Leg]]:
+    engine, env = effective(scenario, axes)
+    prompts = prompts_of(scenario, axes)
+    batch_invariant = bool(axes["batch_invariant"])
+    backend = BACKENDS[axes["backend"]]
+    engine, env = _for_platform(platform, backend.alias, backend.vllm_name, engine, env)
+    common: dict[str, Any] = {
+        "layout": axes["layout"],
+        "backend": backend.alias,
+        "batch_invariant": batch_invariant,
+        "model": model,
+        "engine": engine,
+        "env": {
+            **env,
+            "VLLM_KV_CACHE_LAYOUT": axes["layout"],
+            "VLLM_BATCH_INVARIANT": str(int(batch_invariant)),
+        },
+        "prompts": prompts,
+        "decode": scenario.decode,
+        "identity": dict(identity),
+    }
+    planted: dict[Role, Mapping[str, Any]] = {}
+    if fake is not None:
+        common["engine_name"] = "fake"
+        planted = {role: fake.get(cell_id(axes), {}).get(role.value, {}) for role in Role}
+    oracle = _leg(Role.ORACLE, None, {**common, "fake": planted.get(Role.ORACLE, {})})
+    subject = _leg(
+        Role.SUBJECT,
+        kv_transfer_config(subject_of(scenario, axes)),
+        {**common, "fake": planted.get(Role.SUBJECT, {})},
+    )
+    block_size = int(engine["block_size"])
+    cell = Cell(
+        scenario=scenario.name,
+        id=cell_id(axes),
+        path=scenario.path,
+        line=scenario.axis_lines.get("layout", 0),
+        axes=dict(axes),
+        reference=_reference(scenario.reference, batch_invariant),
+        oracle=oracle.digest,
+        subject=subject.digest,
+        block_size=block_size,
+        expected_external_tokens=expected_total(prompts, block_size),
+        expectation=expectation_for(axes, scenario.expect),
+    )
+    return cell, (oracle, subject)
+
+
+def _for_platform(
+    platform: str, alias: str, vllm_name: str, engine: Mapping[str, Any], env: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Engine arguments and environment with the platform's way of asking for a backend.
+
+    vLLM on CPU ignores a requested backend; the plugin reads it from KVPARITY_BACKEND and is as strict as the selector
+    of the other platforms, which take ``attention_backend``.
+    """
+    if platform == "cpu":
+        return {**CPU_ENGINE, **engine}, {**COMMON_ENV, **CPU_ENV, **env, "KVPARITY_BACKEND": alias}
+    return {**engine, "attention_backend": vllm_name}, {**COMMON_ENV, **env}
+
+
+def _reference(asked: str, batch_invariant: bool) -> Reference:
+    if asked == "auto":
+        return Reference.RECOMPUTE if batch_invariant else Reference.LOCAL_HIT
+    return Reference(asked)
+
+
+def _leg(role: Role, connector: Mapping[str, Any] | None, common: Mapping[str, Any]) -> Leg:
+    leg = Leg(digest="", role=role, kv_transfer_config=connector, phases=ROLE_PHASES[role], **common)
+    return replace(leg, digest=wire.digest(leg))

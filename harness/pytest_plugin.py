@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest is the door to a run: ``pytest scenarios`` collects every cell as an item.
+
+``-k``, ``-x``, ``--lf``, ``--collect-only``, ``--junitxml`` and pytest-xdist's ``-n`` work as for any test. Loaded by
+the repository's ``conftest.py``; does nothing when no scenario file is among the paths.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import host
+from harness.archive import RunFolder
+from harness.errors import ExitCode, HarnessError
+from harness.progress import Progress
+from harness.records import Cell, Outcome, Verdict
+from harness.report import RunView
+from harness.session import AMBER, GREEN, Run, join_run, load_plan, open_run, scenario_files, write_results
+
+RUN = pytest.StashKey[Run]()
+PROGRESS = pytest.StashKey[Progress]()
+NOTES = pytest.StashKey[list[str]]()
+#: Cell name -> the verdict word of its report, in the order in which the cells ended.
+ENDED = pytest.StashKey[dict[str, str]]()
+#: What the reports show, once the session has finished.
+VIEW = pytest.StashKey[RunView]()
+
+#: Name of the user property that carries an item's verdict through pytest-xdist and into JUnit.
+VERDICT = "verdict"
+#: Key of pytest-xdist's worker input that names the run folder.
+WORKER_FOLDER = "kvparity_run_folder"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kvparity", "KV cache parity scenarios")
+    group.addoption("--kvparity-model", metavar="DIR", help="Model directory instead of the scenarios' own")
+    group.addoption("--kvparity-run", metavar="DIR", help="Run folder to resume, or to make under this name")
+    group.addoption("--kvparity-results", metavar="DIR", help="Where run folders are made (default: results)")
+    group.addoption("--kvparity-fake", metavar="FILE", help="Use the fake engine; JSON: cell id, role, what to plant")
+
+
+# --- start ------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Read every scenario file before anything starts; a bad one ends the session with exit code 4."""
+    config = session.config
+    try:
+        worker = getattr(config, "workerinput", None)
+        if worker is not None:
+            if WORKER_FOLDER in worker:
+                config.stash[RUN] = join_run(RunFolder(Path(worker[WORKER_FOLDER])))
+            return
+        files = scenario_files(config.args, config.rootpath)
+        if files:
+            _open(config, files)
+    except HarnessError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _open(config: pytest.Config, files: list[Path]) -> None:
+    fake = config.getoption("--kvparity-fake")
+    plan, notes = load_plan(
+        files,
+        root=config.rootpath,
+        model=config.getoption("--kvparity-model"),
+        fake=json.loads(Path(fake).read_text()) if fake else None,
+    )
+    config.stash[NOTES] = notes
+    results = Path(config.getoption("--kvparity-results") or config.rootpath / "results")
+    if config.option.collectonly:
+        # Nothing will run: the plan is shown, no folder is made.
+        config.stash[RUN] = Run(plan=plan, folder=RunFolder(results / "not-made"))
+        return
+    chosen = config.getoption("--kvparity-run")
+    config.stash[RUN] = open_run(plan, results=results, chosen=Path(chosen) if chosen else None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a pytest-xdist worker which run it belongs to."""
+    run = node.config.stash.get(RUN, None)
+    if run is not None:
+        node.workerinput[WORKER_FOLDER] = str(run.folder.path)
+
+
+# --- collection -------------------------------------------------------------------------------------------------
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    run = parent.config.stash.get(RUN, None)
+    if run is None or file_path.suffix not in {".yaml", ".yml"}:
+        return None
+    root = parent.config.rootpath
+    if not any((root / cell.path).resolve() == file_path.resolve() for cell in run.plan.cells):
+        return None
+    return ScenarioFile.from_parent(parent, path=file_path)
+
+
+class ScenarioFile(pytest.File):
+    """One scenario file; its items are its cells."""
+
+    def collect(self) -> Iterator[CellItem]:
+        root = self.config.rootpath
+        for cell in self.config.stash[RUN].plan.cells:
+            if (root / cell.path).resolve() == self.path.resolve():
+                yield CellItem.from_parent(self, name=cell.id, cell=cell)
+
+
+class CellRed(Exception):
+    """A cell whose verdict is not green; carries the verdict."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        super().__init__(verdict.verdict.value)
+
+
+class CellItem(pytest.Item):
+    """One cell: runs its legs (or reads what another process saw), judges them, and is green or not."""
+
+    def __init__(self, *, cell: Cell, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.cell = cell
+
+    def runtest(self) -> None:
+        self.user_properties.append(("cell", self.cell.name))
+        verdict = self.config.stash[RUN].run_cell(self.cell)
+        self.user_properties.append(("outcome", verdict.outcome.value))
+        self.user_properties.append(("expected_outcome", verdict.expected_outcome.value))
+        self.user_properties.append(("findings", ";".join(finding.kind.value for finding in verdict.findings)))
+        self.user_properties.append((VERDICT, verdict.verdict.value))
+        if verdict.verdict not in GREEN:
+            raise CellRed(verdict)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if not isinstance(excinfo.value, CellRed):
+            return super().repr_failure(excinfo, style)
+        findings = excinfo.value.verdict.findings
+        lines = [f"{finding.kind}: {finding.message}" for finding in findings] or [excinfo.value.verdict.verdict.value]
+        return "\n".join(lines)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        return self.path, max(self.cell.line - 1, 0), self.cell.name
+
+
+# --- while it runs ----------------------------------------------------------------------------------------------
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    run = config.stash.get(RUN, None)
+    if run is None:
+        return []
+    plan = run.plan
+    uses = 2 * len(plan.cells)
+    expected = sum(cell.expectation is not None for cell in plan.cells)
+    model = sorted({f"{leg.model.alias} ({leg.model.source})" for leg in plan.legs})
+    lines = [
+        f"kvparity: {len({cell.scenario for cell in plan.cells})} scenarios -> {len(plan.cells)} cells, "
+        f"{len(plan.legs)} legs ({uses - len(plan.legs)} shared), {expected} cells with an expectation; "
+        f"model {', '.join(model) or 'none'}",
+        *(f"kvparity: {note}" for note in config.stash[NOTES]),
+    ]
+    if not config.option.collectonly:
+        lines.append(f"kvparity: run folder {run.folder.path} ({run.reused} legs reused)")
+    ignored = host.ignored_variables()
+    if ignored:
+        lines.append(f"kvparity: not passed on to the engines: {', '.join(ignored)} (use a scenario's env)")
+    return lines
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    config = session.config
+    if config.stash.get(RUN, None) and not hasattr(config, "workerinput") and not config.option.collectonly:
+        _start_progress(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any) -> None:
+    """With pytest-xdist the controller collects nothing itself."""
+    if node.config.stash.get(RUN, None) and PROGRESS not in node.config.stash:
+        _start_progress(node.config)
+
+
+def _start_progress(config: pytest.Config) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+
+    def say(line: str) -> None:
+        if reporter is not None and reporter.verbosity >= 0:
+            reporter.ensure_newline()
+            reporter.write_line(f"{datetime.datetime.now():%H:%M:%S} {line}")
+
+    progress = Progress(config.stash[RUN].folder, config.stash[RUN].plan, say)
+    config.stash[PROGRESS] = progress
+    progress.start()
+
+
+def _property(report: pytest.TestReport, name: str) -> str | None:
+    return next((value for key, value in report.user_properties if key == name), None)
+
+
+class Recorder:
+    """Notes each cell's verdict word; an object because pytest_runtest_logreport is given no config."""
+
+    def __init__(self, ended: dict[str, str]) -> None:
+        self._ended = ended
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and (cell := _property(report, "cell")):
+            # Without a verdict the harness itself broke on this cell; pytest shows the traceback.
+            self._ended[cell] = _property(report, VERDICT) or Outcome.CRASHED.value
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ENDED] = {}
+    config.stash[NOTES] = []
+    config.pluginmanager.register(Recorder(config.stash[ENDED]), "kvparity-recorder")
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Give each verdict a word of its own, so that nothing amber or expected is folded into "passed"."""
+    if report.when != "call" or (word := _property(report, VERDICT)) is None:
+        return None
+    if word == Outcome.PASS:
+        return "passed", ".", "PASS"
+    if word == Outcome.EXPECTED:
+        return "expected", "e", f"EXPECTED ({_property(report, 'outcome')})"
+    letter = {"fail": "F", "crashed": "C"}.get(word, word[0])
+    # pytest lists the category "failed" with its details; the report below has them for the others.
+    return ("failed" if word in {"fail", "crashed"} else word), letter, word.upper()
+
+
+# --- end --------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    config = session.config
+    run = config.stash.get(RUN, None)
+    if run is None or hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    progress = config.stash.get(PROGRESS, None)
+    if progress is not None:
+        progress.stop()
+    words = config.stash[ENDED]
+    view = run.view(words, _facts(run, progress))
+    write_results(run, view, _facts(run, progress) | {"exit": int(exitstatus), "seconds": view.seconds})
+    config.stash[VIEW] = view
+    red = [word for word in words.values() if word not in GREEN]
+    if exitstatus == ExitCode.FAILED and red and len(red) == session.testsfailed and set(red) <= set(AMBER):
+        session.exitstatus = ExitCode.AMBER
+
+
+def _facts(run: Run, progress: Progress | None) -> dict[str, Any]:
+    legs = run.plan.legs
+    facts: dict[str, Any] = {"platform": "cpu" if _faked(run) else host.platform(), **host.identity()}
+    if progress is not None:
+        facts["peak_gib"] = f"{progress.peak_bytes / 2**30:.2f}"
+    if legs:
+        facts["model"] = ", ".join(sorted({f"{leg.model.alias}: {leg.model.source}" for leg in legs}))
+    return facts
+
+
+def _faked(run: Run) -> bool:
+    return any(leg.engine_name == "fake" for leg in run.plan.legs)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    view = config.stash.get(VIEW, None)
+    if view is None:
+        return
+    from harness.report.text import render_text
+
+    terminalreporter.ensure_newline()
+    terminalreporter.section("kvparity report")
+    terminalreporter.write(render_text(view, color=terminalreporter.hasmarkup))
+    terminalreporter.write_line(f"report: {view.folder}/report.md, {view.folder}/frame.csv")

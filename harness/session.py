@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One run from start to end, independent of pytest: which scenario files, the plan, the folder, cells, the reports.
+
+``harness.pytest_plugin`` and ``harness.cli`` are the two doors to it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness import host, wire
+from harness.archive import RunFolder
+from harness.compare import judge
+from harness.errors import UsageError
+from harness.models import find_model
+from harness.plan import make_plan, select
+from harness.records import Cell, Ending, Observation, Outcome, Plan, Verdict
+from harness.report import RunView
+from harness.runner import Runner
+from harness.scenario import read_scenarios
+
+#: Verdicts with which a cell is green.
+GREEN = (Outcome.PASS, Outcome.EXPECTED)
+#: Verdicts that make a run amber: no claim could be made, but nothing was shown to be wrong.
+AMBER = (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.UNSTABLE, Outcome.VACUOUS)
+
+#: Folder whose YAML files are scenarios.
+SCENARIO_FOLDER = "scenarios"
+
+
+def scenario_files(arguments: Iterable[str], root: Path) -> list[Path]:
+    """Scenario files that the command line's paths name: YAML files, or folders named ``scenarios`` and below.
+
+    Raises:
+        UsageError: a YAML file that does not exist.
+    """
+    found: dict[Path, None] = {}
+    for argument in arguments:
+        path = Path(argument.split("::")[0])
+        absolute = path if path.is_absolute() else root / path
+        if path.suffix in {".yaml", ".yml"}:
+            if not absolute.is_file():
+                known = ", ".join(sorted(p.name for p in (root / SCENARIO_FOLDER).glob("*.yaml"))) or "none"
+                raise UsageError(f"{argument}: no such scenario file; in {SCENARIO_FOLDER}/: {known}")
+            found[absolute] = None
+        elif absolute.is_dir() and SCENARIO_FOLDER in absolute.resolve().parts:
+            found.update(dict.fromkeys(sorted(absolute.rglob("*.yaml"))))
+    return list(found)
+
+
+def load_plan(
+    files: Sequence[Path],
+    *,
+    root: Path,
+    model: str | None,
+    fake: Mapping[str, Mapping[str, Any]] | None = None,
+) -> tuple[Plan, list[str]]:
+    """The whole plan of ``files`` on this machine, and one sentence for each file that is made for other platforms.
+
+    Raises:
+        ScenarioError: every problem of every file.
+        UsageError: no vLLM, no such model.
+    """
+    names = [_shown(path, root) for path in files]
+    scenarios = read_scenarios(names) if root == Path.cwd() else read_scenarios([str(path) for path in files])
+    platform = "cpu" if fake is not None else host.platform()
+    notes = [
+        f"{scenario.path}: made for {', '.join(scenario.platforms)}, this machine is {platform}: no cells"
+        for scenario in scenarios
+        if platform not in scenario.platforms
+    ]
+    plan = make_plan(
+        scenarios,
+        platform=platform,
+        find_model=lambda name: find_model(name, given=model),
+        identity=host.identity(),
+        fake=fake,
+    )
+    return plan, notes
+
+
+def _shown(path: Path, root: Path) -> str:
+    """A path as users type it: relative to the root where it lies below."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+@dataclass
+class Run:
+    """A run in progress: runs cells, knows what they need, writes the reports."""
+
+    plan: Plan
+    folder: RunFolder
+    started: float = field(default_factory=time.time)
+    reused: int = 0
+
+    def __post_init__(self) -> None:
+        self._runner = Runner(self.folder)
+        self._legs = {leg.digest: leg for leg in self.plan.legs}
+
+    def run_cell(self, cell: Cell) -> Verdict:
+        """Run the legs of a cell that have not run yet, and judge it.
+
+        The subject goes first: when the engine refuses it there is nothing that an oracle could be compared with.
+        """
+        subject = self._runner.ensure(self._legs[cell.subject])
+        oracle = self._runner.ensure(self._legs[cell.oracle]) if subject.ending is Ending.OK else None
+        return judge(cell, self._legs, oracle, subject)
+
+    def judge_stored(self, plan: Plan) -> tuple[list[Verdict], dict[str, Observation]]:
+        """Verdicts of ``plan``'s cells from what is stored; cells whose subject never ended are left out."""
+        observations = self.folder.read_observations(plan)
+        verdicts = [
+            judge(cell, self._legs, observations.get(cell.oracle), observations[cell.subject])
+            for cell in plan.cells
+            if cell.subject in observations
+        ]
+        return verdicts, observations
+
+    def view(self, names: Iterable[str], facts: Mapping[str, str]) -> RunView:
+        """What the reports show: the cells of ``names`` that have been run."""
+        chosen = select(self.plan, names)
+        verdicts, observations = self.judge_stored(chosen)
+        judged = {f"{verdict.scenario}::{verdict.cell}" for verdict in verdicts}
+        return RunView(
+            plan=select(chosen, judged),
+            verdicts=tuple(verdicts),
+            observations=observations,
+            folder=_shown(self.folder.path, Path.cwd()),
+            platform=facts.get("platform", ""),
+            versions=dict(facts),
+            seconds=time.time() - self.started,
+            reused_legs=self.reused,
+        )
+
+
+def open_run(plan: Plan, *, results: Path, chosen: Path | None) -> Run:
+    """The run folder for ``plan``: ``chosen`` (resumed when it holds legs of this plan) or a new one under ``results``.
+
+    Raises:
+        UsageError: ``chosen`` is not a run folder.
+    """
+    if chosen is None:
+        folder = RunFolder.create(results, plan)
+        reused = 0
+    else:
+        folder = RunFolder(chosen)
+        folder.prepare()
+        folder.forget_unfinished()
+        reused = folder.ended(plan)
+    folder.write_plan(plan)
+    return Run(plan=plan, folder=folder, reused=reused)
+
+
+def join_run(folder: RunFolder) -> Run:
+    """The run that another process opened."""
+    return Run(plan=folder.read_plan(), folder=folder)
+
+
+def write_results(run: Run, view: RunView, facts: Mapping[str, object]) -> None:
+    """``plan.json`` (the cells that were run), ``env.json``, ``verdicts.jsonl``, ``frame.csv``, ``report.md``."""
+    from harness.frame import to_frame
+    from harness.report.markdown import render_markdown
+
+    run.folder.write_plan(view.plan)
+    run.folder.write_environment(facts)
+    run.folder.write_verdicts(view.verdicts)
+    frame = to_frame(view.plan, view.verdicts, view.observations)
+    wire.write_text(run.folder.path / "frame.csv", frame.to_csv(index=False))
+    wire.write_text(run.folder.path / "report.md", render_markdown(view))
+
+
+def leg_names(plan: Plan) -> dict[str, str]:
+    """Leg digest -> ``role cell`` for the progress line; a shared leg is named after its first cell."""
+    names: dict[str, str] = {}
+    for cell in plan.cells:
+        names.setdefault(cell.subject, f"subject {cell.id}")
+        names.setdefault(cell.oracle, f"oracle {cell.id}")
+    return names

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that more than one folder of tests uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.records import (
+    ROLE_PHASES,
+    DecodeSpec,
+    Leg,
+    Model,
+    PromptSpec,
+    Role,
+)
+
+
+@pytest.fixture
+def model() -> Model:
+    """A model that no test loads."""
+    return Model(
+        alias="tiny", path="/nowhere", source="stand-in", digest="0" * 16, num_layers=2, num_kv_heads=2, head_dim=8,
+        vocab_size=1024,
+    )
+
+
+@pytest.fixture
+def make_leg(model: Model):
+    """A leg of the fake engine: two prompts of 40 tokens in blocks of 16, four new tokens."""
+
+    def make(role: Role = Role.SUBJECT, digest: str = "ab" * 8, **changes: Any) -> Leg:
+        fields: dict[str, Any] = {
+            "digest": digest,
+            "role": role,
+            "layout": "LBHNC",
+            "backend": "REFERENCE",
+            "batch_invariant": True,
+            "model": model,
+            "engine": {"block_size": 16},
+            "env": {},
+            "kv_transfer_config": None if role is Role.ORACLE else {"kv_connector": "X"},
+            "prompts": PromptSpec(count=2, prefix_tokens=32, tail_tokens=8),
+            "decode": DecodeSpec(max_tokens=4, logprobs=3),
+            "phases": ROLE_PHASES[role],
+            "identity": {},
+            "engine_name": "fake",
+            "fake": {},
+        }
+        return Leg(**{**fields, **changes})
+
+    return make

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole run through pytest: cells, exit codes, files, resume. The fake engine plants what a real one cannot."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.flow.conftest import CELLS, SCENARIO
+
+DAMAGED = {"bits": [[1, 2]]}
+VALUES = {"LHBNC-REFERENCE-bi1": {"subject": {"phases": {"restore": DAMAGED, "restore_again": DAMAGED}}}}
+VACUOUS = {"LHBNC-REFERENCE-bi1": {"subject": {"phases": {"restore": {"external_tokens": -1}}}}}
+UNSTABLE = {"LHBNC-REFERENCE-bi0": {"oracle": {"phases": {"recompute_again": {"bits": [[0, 0]]}}}}}
+REFUSED = {"LHBNC-REFERENCE-bi0": {role: {"stages": {"load": "refuse"}} for role in ("oracle", "subject")}}
+
+
+def test_a_clean_run_is_green_and_leaves_its_files(suite):
+    result = suite.run()
+    assert result.ret == 0
+    assert suite.outcomes() == dict.fromkeys(CELLS, "pass")
+    frame = suite.frame()
+    assert list(frame["external_tokens"]) == [64] * 4 and list(frame["expected_external_tokens"]) == [64] * 4
+    assert list(frame["tokens_compared"]) == [8] * 4
+    assert list(frame["reference"]) == ["local_hit", "recompute"] * 2
+    names = {path.name for path in suite.folder.iterdir()}
+    assert names == {"plan.json", "env.json", "legs", "verdicts.jsonl", "frame.csv", "report.md"}
+    assert len(list(suite.folder.glob("legs/*.json"))) == 8
+    verdicts = [json.loads(line) for line in (suite.folder / "verdicts.jsonl").read_text().splitlines()]
+    assert [verdict["cell"] for verdict in verdicts] == CELLS
+    result.stdout.fnmatch_lines(["*1 scenarios -> 4 cells, 8 legs (0 shared)*"])
+    result.stdout.fnmatch_lines(["*4 passed*"])
+
+
+@pytest.mark.parametrize(
+    ("fake", "code", "cell", "verdict"),
+    [
+        (VALUES, 1, "LHBNC-REFERENCE-bi1", "fail"),
+        (VACUOUS, 10, "LHBNC-REFERENCE-bi1", "vacuous"),
+        (UNSTABLE, 10, "LHBNC-REFERENCE-bi0", "unstable"),
+        (REFUSED, 10, "LHBNC-REFERENCE-bi0", "rejected"),
+        ({**VALUES, **UNSTABLE}, 1, "LHBNC-REFERENCE-bi0", "unstable"),
+    ],
+    ids=["values", "vacuous", "unstable", "refused", "values-and-unstable"],
+)
+def test_exit_code_and_verdict_of_each_kind(suite, fake, code, cell, verdict):
+    result = suite.run(fake=fake)
+    outcomes = suite.outcomes()
+    assert (result.ret, outcomes[cell]) == (code, verdict)
+    assert all(outcomes[other] == "pass" for other in CELLS if other not in fake)
+
+
+def test_a_crash_is_red_and_the_other_cells_are_kept(suite):
+    result = suite.run(fake={CELLS[0]: {"subject": {"stages": {"restore": "sigkill"}}}})
+    assert result.ret == 1
+    assert suite.outcomes() == {CELLS[0]: "crashed", **dict.fromkeys(CELLS[1:], "pass")}
+
+
+EXPECTING = SCENARIO + """\
+expect:
+  - {when: {layout: LHBNC, batch_invariant: false}, outcome: rejected, match: does not satisfy every supported set}
+"""
+
+
+def test_an_expected_refusal_is_green_and_named_so(suite):
+    suite.scenario(EXPECTING)
+    result = suite.run(fake=REFUSED)
+    assert result.ret == 0
+    row = suite.frame().loc["LHBNC-REFERENCE-bi0"]
+    assert (row["outcome"], row["verdict"], row["expected_outcome"]) == ("rejected", "expected", "rejected")
+    result.stdout.fnmatch_lines(["*1 expected*"])
+    # The oracle of a refused subject has nothing to be compared with; it is not started.
+    assert len(list(suite.folder.glob("legs/*.json"))) == 7
+
+
+def test_an_expectation_that_is_not_met_is_red(suite):
+    suite.scenario(EXPECTING)
+    assert suite.run().ret == 1
+    assert suite.outcomes()["LHBNC-REFERENCE-bi0"] == "fail"
+    suite.scenario(EXPECTING.replace("does not satisfy every supported set", "other words"))
+    assert suite.run(fake=REFUSED).ret == 1
+    assert suite.outcomes()["LHBNC-REFERENCE-bi0"] == "fail"
+
+
+def test_k_selects_cells_and_their_legs_only(suite):
+    assert suite.run("-k", "LBHNC and bi1").ret == 0
+    assert suite.outcomes() == {"LBHNC-REFERENCE-bi1": "pass"}
+    assert len(list(suite.folder.glob("legs/*.json"))) == 2
+
+
+def test_collect_only_starts_nothing(alone):
+    result = alone.run("--collect-only", "-q")
+    assert result.ret == 0
+    assert not (alone.root / "results").exists()
+    for cell in CELLS:
+        result.stdout.fnmatch_lines([f"scenarios/small.yaml::{cell}"])
+
+
+def test_one_cell_by_its_node_id(alone):
+    assert alone.run(paths=(f"scenarios/small.yaml::{CELLS[2]}",)).ret == 0
+    assert alone.outcomes() == {CELLS[2]: "pass"}
+
+
+def test_every_problem_of_every_file_at_once_and_nothing_started(suite):
+    suite.scenario(SCENARIO.replace("LHBNC", "LHBNX").replace("decode:", "decoder:"))
+    suite.scenario(SCENARIO.replace("[REFERENCE]", "[]").replace("name: small", "name: other"), name="other.yaml")
+    result = suite.run()
+    assert result.ret == 4
+    text = result.stderr.str() + result.stdout.str()
+    for words in ("small.yaml:6", "LHBNX", "small.yaml:10", "decoder", "other.yaml:7"):
+        assert words in text
+    assert not (suite.root / "results").exists()
+
+
+def test_a_missing_file_names_what_is_there(alone):
+    result = alone.run(paths=("scenarios/smal.yaml",))
+    assert result.ret == 4
+    assert "no such scenario file" in result.stderr.str() and "small.yaml" in result.stderr.str()
+
+
+def test_a_model_folder_without_a_model_is_one_sentence(alone):
+    (alone.root / "model" / "config.json").unlink()
+    result = alone.run()
+    assert result.ret == 4
+    assert "config.json" in result.stderr.str() and "Traceback" not in result.stderr.str()
+
+
+def test_resume_reuses_what_ended_and_repeats_what_died(suite):
+    folder = suite.root / "mine"
+    died = {CELLS[0]: {"subject": {"stages": {"restore": "sigkill"}}}}
+    assert suite.run("--kvparity-run", str(folder), fake=died).ret == 1
+    ended = {path.name: path.stat().st_mtime_ns for path in folder.glob("legs/*.json")}
+    result = suite.run("--kvparity-run", str(folder), fake=died)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*(6 legs reused)*"])
+    again = {path.name: path.stat().st_mtime_ns for path in folder.glob("legs/*.json")}
+    assert again.keys() == ended.keys()
+    assert sum(again[name] != ended[name] for name in ended) == 1
+
+
+def test_a_changed_scenario_makes_new_legs_in_the_same_folder(alone):
+    folder = alone.root / "mine"
+    assert alone.run("--kvparity-run", str(folder)).ret == 0
+    alone.scenario(SCENARIO.replace("max_tokens: 4", "max_tokens: 5"))
+    result = alone.run("--kvparity-run", str(folder))
+    result.stdout.fnmatch_lines(["*(0 legs reused)*"])
+
+
+def test_a_folder_that_is_no_run_is_refused(alone):
+    (alone.root / "mine").mkdir()
+    (alone.root / "mine" / "thesis.tex").write_text("x")
+    result = alone.run("--kvparity-run", str(alone.root / "mine"))
+    assert result.ret == 4 and "not a run folder" in result.stderr.str()
+    assert [path.name for path in (alone.root / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_junit_carries_the_verdict_and_the_evidence(suite):
+    suite.run("--junitxml", "junit.xml", fake=VACUOUS)
+    tree = ElementTree.parse(suite.root / "junit.xml")
+    properties = {
+        case.get("name"): {item.get("name"): item.get("value") for item in case.iter("property")}
+        for case in tree.iter("testcase")
+    }
+    assert properties["LHBNC-REFERENCE-bi1"]["verdict"] == "vacuous"
+    assert "external_hits" in properties["LHBNC-REFERENCE-bi1"]["findings"]
+    assert properties["LBHNC-REFERENCE-bi1"]["outcome"] == "pass"
+
+
+def test_other_platforms_files_say_so_and_make_no_cells(alone):
+    alone.scenario(
+        SCENARIO.replace("platforms: [cpu]", "platforms: [rocm]").replace("[REFERENCE]", "[TRITON_ATTN]")
+        .replace("name: small", "name: far"), name="far.yaml",
+    )
+    result = alone.run()
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*far.yaml: made for rocm, this machine is cpu: no cells"])
+    assert set(alone.outcomes()) == set(CELLS)
+
+
+def test_progress_names_running_and_remaining_legs(suite):
+    line = r".*legs: \d+ of 8 ended, \d+ remain, running: .*(subject|oracle) \S+ \(\w+\).*"
+    suite.run().stdout.re_match_lines([line])
+
+
+def test_plain_tests_without_scenarios_are_left_alone(alone):
+    (alone.root / "test_plain.py").write_text("def test_it(): pass\n")
+    result = alone.run(paths=("test_plain.py",))
+    assert result.ret == 0
+    assert "kvparity report" not in result.stdout.str() and not (alone.root / "results").exists()

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every way in which a leg's child can end leaves an observation, and leaves no process behind.
+
+The fake engine goes through the same child process, the same files and the same runner as a real one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import psutil
+import pytest
+
+from harness import runner as runner_module
+from harness.archive import RunFolder
+from harness.device import Lease
+from harness.records import Ending, Phase, Role
+from harness.runner import Runner, child_environment
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    made = RunFolder(tmp_path / "run")
+    made.prepare()
+    return made
+
+
+STAGES = ["import", "load", "populate", "restore"]
+
+
+def test_a_whole_leg_leaves_its_own_observation(folder, make_leg):
+    observation = Runner(folder).ensure(make_leg())
+    assert observation.ending is Ending.OK
+    assert [record.phase for record in observation.phases] == [
+        Phase.POPULATE, Phase.LOCAL_HIT, Phase.RESTORE, Phase.RESTORE_AGAIN,
+    ]
+    populate, local, restore, again = observation.phases
+    assert (populate.local_tokens, populate.external_tokens) == (0, 0)
+    assert (local.local_tokens, local.external_tokens) == (64, 0)
+    assert (restore.local_tokens, restore.external_tokens, restore.delivered_tokens) == (0, 64, 64)
+    assert restore.reset_ok is True and restore.zeroed_bytes > 0 and restore.nonzero_after_zeroing == 0
+    assert [prompt.steps for prompt in restore.prompts] == [prompt.steps for prompt in populate.prompts]
+    assert {prompt.blocks for prompt in restore.prompts}.isdisjoint(prompt.blocks for prompt in populate.prompts)
+    assert again.prompts[0].steps == restore.prompts[0].steps
+    assert set(observation.seconds) >= {"spawn", "import", "load", "populate", "restore", "close"}
+    assert observation.peak_bytes > 2**20
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("planted", "ending", "kind"),
+    [
+        ("raise", Ending.CRASHED, "RuntimeError"),
+        ("memory", Ending.OUT_OF_MEMORY, "MemoryError"),
+        ("sigkill", Ending.CRASHED, "SIGKILL"),
+        ("sigsegv", Ending.CRASHED, "SIGSEGV"),
+        ("exit0", Ending.NO_OBSERVATION, "exit 0"),
+        ("sysexit", Ending.CRASHED, "SystemExit"),
+    ],
+)
+def test_each_ending_at_each_stage(folder, make_leg, stage, planted, ending, kind):
+    observation = Runner(folder).ensure(make_leg(fake={"stages": {stage: planted}}))
+    assert (observation.ending, observation.failure.kind, observation.failure.stage) == (ending, kind, stage)
+    assert observation.leg == "ab" * 8
+
+
+def test_a_refusal_is_told_from_a_crash_by_when_it_comes(folder, make_leg):
+    early = Runner(folder).ensure(make_leg(digest="1" * 16, fake={"stages": {"load": "refuse"}}))
+    late = Runner(folder).ensure(make_leg(digest="2" * 16, fake={"stages": {"restore": "refuse"}}))
+    assert (early.ending, late.ending) == (Ending.REFUSED, Ending.CRASHED)
+    assert "does not satisfy every supported set" in early.failure.message
+
+
+def test_finished_phases_of_a_leg_that_dies_later_are_kept(folder, make_leg):
+    observation = Runner(folder).ensure(make_leg(fake={"stages": {"restore": "raise"}}))
+    assert [record.phase for record in observation.phases] == [Phase.POPULATE, Phase.LOCAL_HIT]
+    assert "planted crash" in observation.failure.message
+    assert any("planted crash" in line for line in [*observation.log_tail, observation.failure.trace])
+
+
+def test_a_hang_is_ended_at_its_deadline_with_its_stacks(folder, make_leg):
+    deadlines = {"restore": 0.2}
+    observation = Runner(folder, deadlines=deadlines).ensure(make_leg(fake={"stages": {"restore": "hang"}}))
+    assert (observation.ending, observation.failure.stage) == (Ending.HUNG, "restore")
+    assert any("_hang" in line for line in observation.log_tail), "the stacks are in the log"
+
+
+def test_a_failed_reset_ends_the_phases_and_is_written_down(folder, make_leg):
+    observation = Runner(folder).ensure(make_leg(fake={"phases": {"restore": {"reset_ok": False}}}))
+    assert observation.ending is Ending.OK
+    assert [record.phase for record in observation.phases][-1] is Phase.RESTORE
+    assert observation.phases[-1].reset_ok is False and observation.phases[-1].prompts == ()
+
+
+def test_a_leg_runs_once_and_is_read_afterwards(folder, make_leg, monkeypatch):
+    first = Runner(folder).ensure(make_leg())
+
+    def refuse(*_, **__):
+        raise AssertionError("spawned again")
+
+    monkeypatch.setattr(runner_module.subprocess, "Popen", refuse)
+    assert Runner(folder).ensure(make_leg()) == first
+
+
+def test_half_an_observation_makes_the_leg_run_again(folder, make_leg):
+    whole = Runner(folder).ensure(make_leg())
+    path = folder.observation_path(whole.leg)
+    path.write_text(path.read_text()[:100])
+    assert Runner(folder).ensure(make_leg()).ending is Ending.OK
+
+
+def test_an_observation_of_another_leg_is_not_believed(folder, make_leg, monkeypatch):
+    real = runner_module.wire.read
+
+    def swapped(kind, path):
+        record = real(kind, path)
+        return type(record)(**{**vars(record), "leg": "ff" * 8}) if path.name.endswith(".child.json") else record
+
+    monkeypatch.setattr(runner_module.wire, "read", swapped)
+    observation = Runner(folder).ensure(make_leg())
+    assert observation.ending is Ending.NO_OBSERVATION
+    assert "ffffffffffffffff" in observation.failure.message
+
+
+def test_the_log_is_read_from_its_end_only(folder, tmp_path):
+    log = tmp_path / "long.log"
+    with log.open("wb") as stream:
+        stream.write(b"x" * 10_000_000 + b"\n" + b"\n".join(b"line %d" % n for n in range(100)))
+    tail = runner_module._tail(log)
+    assert tail == tuple(f"line {n}" for n in range(60, 100))
+
+
+def test_what_a_child_started_dies_with_it(tmp_path):
+    """A grandchild in the same session outlives a SIGKILL of its parent, unless the whole group is killed."""
+    script = tmp_path / "parent.py"
+    script.write_text(textwrap.dedent("""
+        import subprocess, sys, os, signal
+        child = subprocess.Popen([sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"],
+                                 stdout=subprocess.PIPE, text=True)
+        child.stdout.readline()
+        print(child.pid, flush=True)
+        signal.pause()
+    """))
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    grandchild = psutil.Process(int(process.stdout.readline()))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert grandchild.is_running()
+    runner_module._kill_group(process)
+    gone, alive = psutil.wait_procs([grandchild], timeout=30)
+    assert [item.pid for item in gone] == [grandchild.pid] and alive == []
+    process.stdout.close()
+
+
+def test_nothing_but_the_observation_and_the_log_stays(folder, make_leg):
+    Runner(folder).ensure(make_leg())
+    kept = sorted(path.name for path in folder.legs.iterdir() if not path.name.endswith(".lock"))
+    assert kept == [f"{'ab' * 8}.json", f"{'ab' * 8}.log"]
+
+
+def test_the_childs_environment_is_the_legs(make_leg):
+    outside = {
+        "PATH": "/bin", "HOME": "/h", "VLLM_KV_CACHE_LAYOUT": "BHLNC", "VLLM_USE_X": "1",
+        "OMP_NUM_THREADS": "9",
+        "VLLM_CACHE_ROOT": "/c", "AITER_JIT_DIR": "/a", "SECRET_TOKEN": "kept for the child, not for the results",
+    }
+    leg = make_leg(env={"VLLM_KV_CACHE_LAYOUT": "LBHNC", "OMP_NUM_THREADS": "1"})
+    got = child_environment(leg, Lease(device="3", environment={"HIP_VISIBLE_DEVICES": "3"}), outside)
+    assert got == {
+        "PATH": "/bin", "HOME": "/h", "VLLM_CACHE_ROOT": "/c", "SECRET_TOKEN": outside["SECRET_TOKEN"],
+        "VLLM_KV_CACHE_LAYOUT": "LBHNC", "OMP_NUM_THREADS": "1", "HIP_VISIBLE_DEVICES": "3",
+    }
+
+
+def test_secrets_of_the_environment_are_not_written_into_results(folder, make_leg, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2-very-secret")
+    monkeypatch.setenv("VLLM_API_KEY", "hunter2-very-secret")
+    monkeypatch.setenv("AWS_SECRET", "hunter2-very-secret")
+    leg = make_leg(env={"VLLM_KV_CACHE_LAYOUT": "LBHNC"})
+    observation = Runner(folder).ensure(leg)
+    assert observation.environment["env:VLLM_KV_CACHE_LAYOUT"] == "LBHNC"
+    for path in folder.path.rglob("*"):
+        if path.is_file():
+            assert b"hunter2" not in path.read_bytes(), path
+
+
+def test_role_of_the_oracle(folder, make_leg):
+    observation = Runner(folder).ensure(make_leg(role=Role.ORACLE))
+    cold, again, local = observation.phases
+    assert (cold.external_tokens, cold.local_tokens, cold.delivered_tokens) == (0, 0, None)
+    assert (again.local_tokens, again.reset_ok) == (0, True)
+    assert local.local_tokens == 64
+    assert os.path.exists(folder.log_path(observation.leg))
