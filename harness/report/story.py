@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The story of one red or amber cell, in the order of a reader's questions: what, with which settings, where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.compare.pair import Pair
+from harness.frame import outcome_word
+from harness.records import Ending, Finding, FindingKind, Leg, Observation, Phase, Role, Verdict
+from harness.report import RunView
+from harness.report.hints import HINTS, SENTENCES
+from harness.report.picture import draw
+
+#: Findings of one kind that are printed; the rest is counted.
+MOST_OF_A_KIND = 3
+#: Characters of one setting's value, of one finding's message, and lines of a dead leg's log.
+SETTING_CHARACTERS, MESSAGE_CHARACTERS, LOG_LINES = 80, 1000, 12
+
+UNSTABLE = (FindingKind.ORACLE_UNSTABLE, FindingKind.SUBJECT_UNSTABLE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """One cell's story.
+
+    Attributes:
+        name: ``scenario::cell``.
+        word: outcome word as in the tables.
+        sentence: what happened.
+        settings: (name, oracle's, subject's) for the settings that differ.
+        findings: lines, a finding's kind and message, its size under it.
+        evidence: one line on hits, resolved configuration and the A/A control.
+        localisation: where restored KV differs, and its picture; empty when it does not.
+        logs: paths, and the last lines of a dead leg.
+        next_steps: one per kind.
+        reproduce: command.
+    """
+
+    name: str
+    word: str
+    sentence: str
+    settings: tuple[tuple[str, str, str], ...]
+    findings: tuple[str, ...]
+    evidence: str
+    localisation: tuple[str, ...]
+    logs: tuple[str, ...]
+    next_steps: tuple[str, ...]
+    reproduce: str
+
+
+def tell(run: RunView, verdict: Verdict, pair: Pair) -> Story:
+    """The story of a verdict that is neither a pass nor expected."""
+    cell, findings = pair.cell, verdict.findings
+    main = _main_finding(verdict)
+    kinds = dict.fromkeys(finding.kind for finding in findings)
+    damage = [one for one in findings if one.kind is FindingKind.KV_DIGESTS]
+    return Story(
+        name=cell.name,
+        word=outcome_word(verdict.outcome, verdict.verdict),
+        sentence=SENTENCES[main.kind].format(reference=cell.reference) if main else "no finding",
+        settings=tuple(_settings(pair)),
+        findings=tuple(_finding_lines([one for one in findings if one.kind is not FindingKind.KV_DIGESTS])),
+        evidence=_evidence(pair, verdict),
+        localisation=tuple(
+            line for one in damage for line in (f"{one.message} ({one.size})", *draw(pair, one.left))
+        ),
+        logs=tuple(_logs(run, pair)),
+        next_steps=tuple(HINTS[kind] for kind in kinds),
+        reproduce=f"pytest '{cell.path}::{cell.id}'",
+    )
+
+
+def _main_finding(verdict: Verdict) -> Finding | None:
+    """The finding that the cell's verdict rests on: a broken expectation, otherwise the first of the worst."""
+    for outcome in (verdict.verdict, verdict.outcome):
+        for kind in (FindingKind.EXPECTATION_UNMET, None):
+            for one in verdict.findings:
+                if one.outcome is outcome and kind in (None, one.kind):
+                    return one
+    return None
+
+
+def _finding_lines(findings: list[Finding]):
+    seen: dict[FindingKind, int] = {}
+    diverged = {one.place for one in findings if one.kind is FindingKind.TOKENS}
+    for one in findings:
+        # A diverging token's line has its logprobs already.
+        if one.kind is FindingKind.LOGPROBS and one.place in diverged:
+            continue
+        seen[one.kind] = seen.get(one.kind, 0) + 1
+        if seen[one.kind] <= MOST_OF_A_KIND:
+            yield f"{one.kind}: {_clip(one.message, MESSAGE_CHARACTERS)}"
+            if one.kind is FindingKind.EXPECTATION_UNMET:
+                yield f"  {one.left}; {_clip(one.right, MESSAGE_CHARACTERS)}"
+            if one.size:
+                allowed = f" (allowed {one.limit})" if one.limit else ""
+                yield f"  {one.size}{allowed}"
+    for kind, count in seen.items():
+        if count > MOST_OF_A_KIND:
+            yield f"{kind}: and {count - MOST_OF_A_KIND} more"
+
+
+def _settings(pair: Pair):
+    """Rows of settings that differ between the two legs, as asked and as resolved."""
+    oracle, subject = ({**_asked(leg), **_seen(observation)} for _, leg, observation in pair.sides())
+    for name in dict.fromkeys([*subject, *oracle]):
+        left, right = oracle.get(name, "-"), subject.get(name, "-")
+        if left != right:
+            yield name, _clip(left, SETTING_CHARACTERS), _clip(right, SETTING_CHARACTERS)
+
+
+def _asked(leg: Leg) -> dict[str, str]:
+    plain = {"layout": leg.layout, "backend": leg.backend, "batch_invariant": leg.batch_invariant}
+    return {
+        **{name: str(value) for name, value in plain.items()},
+        **_flat("engine", leg.engine),
+        **_flat("env", leg.env),
+        **_flat("kv_transfer_config", leg.kv_transfer_config or {}),
+    }
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(f"{prefix}.{name}", value)
+        else:
+            flat[f"{prefix}.{name}"] = str(value)
+    return flat
+
+
+def _seen(observation: Observation | None) -> dict[str, str]:
+    if observation is None:
+        return {"ending": "not run"}
+    seen = {"ending": observation.ending.value}
+    if observation.resolved is not None:
+        for name in ("layout", "backend", "batch_invariant", "block_size", "dtype", "threads", "connector"):
+            seen[f"resolved {name}"] = str(getattr(observation.resolved, name))
+    return seen
+
+
+def _evidence(pair: Pair, verdict: Verdict) -> str:
+    """``external hits 512/528 tokens; resolved BHLNC / TRITON_ATTN; A/A control equal``."""
+    restore = pair.record(Role.SUBJECT, Phase.RESTORE)
+    got = "no restore" if restore is None else f"{restore.external_tokens}/{pair.cell.expected_external_tokens} tokens"
+    parts = [f"external hits {got}"]
+    resolved = pair.subject.resolved if pair.subject else None
+    if resolved is not None:
+        cell = pair.cell
+        as_asked = (resolved.layout, resolved.backend, resolved.batch_invariant) == (
+            cell.layout, cell.backend, cell.batch_invariant,
+        )
+        flag = "on" if resolved.batch_invariant else "off"
+        parts.append(
+            f"resolved {resolved.layout} / {resolved.backend}, batch invariance {flag}"
+            f" {'as asked' if as_asked else 'NOT as asked'}"
+        )
+    alive = all(one is not None and one.ending is Ending.OK for one in (pair.oracle, pair.subject))
+    if alive:
+        differs = [one.kind.value.split("_")[0] for one in verdict.findings if one.kind in UNSTABLE]
+        parts.append(f"A/A control {'differs: ' + ', '.join(differs) if differs else _control(pair)}")
+    compared = verdict.compared
+    parts.append(
+        f"compared: {compared.tokens_equal}/{compared.tokens} tokens,"
+        f" {compared.logprobs_equal}/{compared.logprobs} logprobs, {compared.blocks_equal}/{compared.blocks} KV blocks"
+    )
+    return "; ".join(parts)
+
+
+def _control(pair: Pair) -> str:
+    phases = ((Role.ORACLE, Phase.RECOMPUTE_AGAIN), (Role.SUBJECT, Phase.RESTORE_AGAIN))
+    resolved_alike = pair.oracle and pair.subject and all(pair.record(*one) for one in phases)
+    return "equal" if resolved_alike else "not run"
+
+
+def _logs(run: RunView, pair: Pair):
+    for role, _, observation in pair.sides():
+        if observation is None:
+            yield f"{role}: not run"
+            continue
+        yield f"{role}: {run.folder}/{observation.log}" if observation.log else f"{role}: no log"
+        if observation.ending is not Ending.OK:
+            yield from (f"    {_clip(line, 200)}" for line in observation.log_tail[-LOG_LINES:])
+
+
+def _clip(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 4]} ..."

