@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The embedded store as a vLLM KV connector; load it with ``kv_connector_module_path: harness.kvstore.connector``.
 
-Thin on purpose: the halves are `harness.kvstore.scheduler` and `harness.kvstore.worker`. The connector does not declare hybrid
-memory support, so vLLM gives it one cache group in which every layer keeps all its blocks.
+Thin on purpose: the halves are `harness.kvstore.scheduler` and `harness.kvstore.worker`. The connector does not
+declare hybrid memory support, so vLLM gives it one cache group in which every layer keeps all its blocks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class EmbeddedStoreConnector(KVConnectorBase_V1):
     def evidence(self) -> dict[str, int]:
         """Cumulative counts of this half.
 
-        Worker: delivered_tokens, loaded_bytes, stored_bytes, loaded_blocks, stored_blocks, evicted_blocks, failed_loads.
+        Worker: delivered_tokens, loaded_bytes, stored_bytes, loaded_blocks, stored_blocks, evicted_blocks,
+        failed_loads.
         Scheduler: promised_tokens, objects, slots, evicted_objects, running_loads.
         """
         return dict((self.worker or self._scheduler).evidence())
@@ -152,14 +153,24 @@ def _refuse_unsupported(config: VllmConfig, kv_cache_config: KVCacheConfig) -> N
     parallel = config.parallel_config
     if len(groups) != 1:
         layers = [group.layer_names[0] for group in groups]
-        raise ValueError(f"The embedded store takes one KV cache group, but the model has {len(groups)} (first layers {layers}).")
+        raise ValueError(
+            f"The embedded store takes one KV cache group, but the model has {len(groups)} (first layers {layers})."
+        )
     if config.speculative_config is not None:
-        raise ValueError("The embedded store does not support speculative decoding: draft tokens' KV may be rejected later.")
-    if parallel.pipeline_parallel_size > 1 or parallel.decode_context_parallel_size > 1 or (
-        parallel.prefill_context_parallel_size > 1
+        raise ValueError(
+            "The embedded store does not support speculative decoding: draft tokens' KV may be rejected later."
+        )
+    if (
+        parallel.pipeline_parallel_size > 1
+        or parallel.decode_context_parallel_size > 1
+        or (parallel.prefill_context_parallel_size > 1)
     ):
-        raise ValueError("The embedded store supports tensor parallel ranks only, no pipeline or context parallel ranks.")
+        raise ValueError(
+            "The embedded store supports tensor parallel ranks only, no pipeline or context parallel ranks."
+        )
     block_size = groups[0].kv_cache_spec.block_size
     unit = kv_cache_config.hash_block_size or block_size
     if unit != block_size:
-        raise ValueError(f"The embedded store needs one hash per block, but hashes cover {unit} tokens and blocks {block_size}.")
+        raise ValueError(
+            f"The embedded store needs one hash per block, but hashes cover {unit} tokens and blocks {block_size}."
+        )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Planted faults: stores that are wrong on purpose, so that the harness can prove that it notices.
 
-``single_span`` treats a layer's page as one contiguous span that starts at the tensor and repeats every ``stride(0)``, as UMBP
-did before it copied per head. Where the layout splits the page this either exceeds the stride (LHBNC: refused at start) or
-silently copies other layers' heads (BHLNC).
+``single_span`` treats a layer's page as one contiguous span that starts at the tensor and repeats every
+``stride(0)``, as UMBP did before it copied per head. Where the layout splits the page this either exceeds the stride
+(LHBNC: refused at start) or silently copies other layers' heads (BHLNC).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
-from harness.kvstore.runs import BlockPlan, Placement, Region
+from harness.kvstore.placement import Placement
+from harness.kvstore.runs import BlockPlan, Region
 
 #: Names that ``kv_connector_extra_config["fault"]`` may have.
 FAULTS: tuple[str, ...] = ("single_span",)
@@ -34,7 +35,8 @@ def single_span(
             stride = tensor.stride(0) * tensor.element_size() * place.split
             if config.num_blocks > 1 and place.page_bytes > stride:
                 raise ValueError(
-                    f"Layer {layer} ({place.layout}): KV region bytes ({place.page_bytes}) exceed its stride ({stride})."
+                    f"Layer {layer} ({place.layout}): KV region bytes ({place.page_bytes}) exceed its stride "
+                    f"({stride})."
                 )
             offset = tensor.data_ptr() - tensor.untyped_storage().data_ptr()
             regions.append(Region((layer,), offset, stride, (), place.page_bytes))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The index: which key lies in which slot, in the order of use.
 
-It lives in the scheduler alone, so that a promise and an eviction can never race: the scheduler decides both, step by step, and
-the workers carry them out in that order. A key is visible when every worker has reported its bytes complete; it is pinned while
-a load runs; eviction takes the least recently used key that is visible and not pinned.
+It lives in the scheduler alone, so that a promise and an eviction can never race: the scheduler decides both, step by
+step, and the workers carry them out in that order. A key is visible when every worker has reported its bytes
+complete; it is pinned while a load runs; eviction takes the least recently used key that is visible and not pinned.
 """
 
 from __future__ import annotations
@@ -60,11 +60,7 @@ class ObjectIndex:
             return None
         if not self._free:
             victim = next(
-                (
-                    old
-                    for old, entry in self._entries.items()
-                    if entry.complete and not entry.pins and old not in keep
-                ),
+                (old for old, entry in self._entries.items() if entry.complete and not entry.pins and old not in keep),
                 None,
             )
             if victim is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys: a block's key names everything that changes its bytes.
 
-vLLM's block hash carries tokens, LoRA, multimodal input and salt, but not the model, its weights, dtypes, layout, ranks, backend
-or batch invariance. The identity adds those; a key is the digest of identity and block hash.
+vLLM's block hash carries tokens, LoRA, multimodal input and salt, but not the model, its weights, dtypes, layout,
+ranks, backend or batch invariance. The identity adds those; a key is the digest of identity and block hash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.kvstore.runs import Placement
+from harness.kvstore.placement import Placement
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

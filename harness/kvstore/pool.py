@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool: host memory allocated once, cut into slots of one object each.
 
-Which key gets which slot is decided by the scheduler (`harness.kvstore.index`). The pool keeps its own note of what each slot
-really holds, so that a load that finds another key, or half a store, is a failure and never stale bytes.
+Which key gets which slot is decided by the scheduler (`harness.kvstore.index`). The pool keeps its own note of what
+each slot really holds, so that a load that finds another key, or half a store, is a failure and never stale bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Pool:
         slots = capacity_bytes // object_bytes
         if slots < 1:
             raise ValueError(
-                f"The store's capacity of {capacity_bytes} bytes holds no block of {object_bytes} bytes; raise capacity_mib."
+                f"The store's capacity of {capacity_bytes} bytes holds no block of {object_bytes} bytes; "
+                "raise capacity_mib."
             )
         self.object_bytes = object_bytes
         self.data = torch.empty((slots, object_bytes), dtype=torch.uint8, pin_memory=pinned)

@@ -47,5 +47,7 @@ class Settings:
                 raise ValueError(f"kv_connector_extra_config[{name!r}] is {extra[name]!r}; valid are {list(choices)}.")
         capacity = extra.get("capacity_mib", cls.capacity_mib)
         if isinstance(capacity, bool) or not isinstance(capacity, int | float) or capacity <= 0:
-            raise ValueError(f"kv_connector_extra_config['capacity_mib'] is {capacity!r}; it must be a positive number.")
+            raise ValueError(
+                f"kv_connector_extra_config['capacity_mib'] is {capacity!r}; it must be a positive number."
+            )
         return cls(**extra)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two ways to move blocks between the KV storage and the pool; both write the same object format.
 
-`BulkPath` copies strided views with torch, one copy per region for every stretch of consecutive blocks and slots. `RangesPath`
-issues one copy per block and run from lists of pointers, sizes and offsets, as a store with a ranges interface does.
+`BulkPath` copies strided views with torch, one copy per region for every stretch of consecutive blocks and slots.
+`RangesPath` issues one copy per block and run from lists of pointers, sizes and offsets, as a store with a ranges
+interface does.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from harness.kvstore.runs import BlockPlan, Placement, coalesce
+from harness.kvstore.placement import Placement
+from harness.kvstore.runs import BlockPlan, coalesce
 
 
 def verify(places: Sequence[Placement], plan: BlockPlan, kv_caches: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -22,8 +23,8 @@ def verify(places: Sequence[Placement], plan: BlockPlan, kv_caches: Mapping[str,
         The storage that all layers share, as a 1-D uint8 tensor.
 
     Raises:
-        ValueError: a layer without tensor, another shape, strides that contradict the layout, another place in the storage,
-            several storages, a storage smaller than the plan.
+        ValueError: a layer without tensor, another shape, strides that contradict the layout, another place in the
+            storage, several storages, a storage smaller than the plan.
     """
     storage: torch.UntypedStorage | None = None
     device = None
@@ -35,13 +36,15 @@ def verify(places: Sequence[Placement], plan: BlockPlan, kv_caches: Mapping[str,
             if storage is None:
                 storage, device = tensor.untyped_storage(), tensor.device
             if tensor.untyped_storage().data_ptr() != storage.data_ptr():
-                raise ValueError(f"Layer {layer} ({place.layout}): its tensor lies in another storage than the first layer's.")
+                raise ValueError(
+                    f"Layer {layer} ({place.layout}): its tensor lies in another storage than the first layer's."
+                )
             _verify_layer(place, index, layer, tensor)
     assert storage is not None
     if storage.nbytes() < plan.span:
         raise ValueError(
-            f"Layer {places[-1].layers[-1]} ({plan.layout}): the KV storage holds {storage.nbytes()} bytes, but the plan "
-            f"reaches byte {plan.span}."
+            f"Layer {places[-1].layers[-1]} ({plan.layout}): the KV storage holds {storage.nbytes()} bytes, but "
+            f"the plan reaches byte {plan.span}."
         )
     return torch.empty(0, dtype=torch.uint8, device=device).set_(storage, 0, (storage.nbytes(),))
 
@@ -66,10 +69,12 @@ def _verify_layer(place: Placement, index: int, layer: str, tensor: torch.Tensor
         )
     if not agrees:
         raise ValueError(
-            f"Layer {layer}: its tensor's strides {list(strides)} bytes contradict layout {place.layout or 'unset'}, which needs "
-            f"{list(place.strides[1:])} for [B, H, N, C]."
+            f"Layer {layer}: its tensor's strides {list(strides)} bytes contradict layout {place.layout or 'unset'}, "
+            f"which needs {list(place.strides[1:])} for [B, H, N, C]."
         )
     offset = tensor.data_ptr() - tensor.untyped_storage().data_ptr()
     wanted = place.offset + index * place.strides[0]
     if offset != wanted:
-        raise ValueError(f"Layer {layer} ({place.layout}): its tensor starts at byte {offset} of the storage, not at {wanted}.")
+        raise ValueError(
+            f"Layer {layer} ({place.layout}): its tensor starts at byte {offset} of the storage, not at {wanted}."
+        )

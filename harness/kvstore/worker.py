@@ -14,8 +14,9 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from harness.kvstore import keys
 from harness.kvstore.faults import single_span
 from harness.kvstore.messages import Hello, Move, Orders, Report
+from harness.kvstore.placement import kernel_block_size_of, placements
 from harness.kvstore.pool import Pool
-from harness.kvstore.runs import kernel_block_size_of, placements, plan_of, region_of
+from harness.kvstore.runs import plan_group
 from harness.kvstore.settings import Settings
 from harness.kvstore.transfer import PATHS
 from harness.kvstore.verify import verify
@@ -56,7 +57,7 @@ class StoreWorker:
         layout = cache.get_resolved_kv_cache_layout() if cache.kv_cache_layout is not None else None
         kernel = kernel_block_size_of(config, GROUP, kv_caches)
         places = placements(config, GROUP, layout, kernel)
-        self.plan = plan_of(config, GROUP, layout.name if layout else None, [region_of(place) for place in places])
+        self.plan = plan_group(config, GROUP, layout, kernel)
         storage = verify(places, self.plan, kv_caches)
         if self._settings.fault == "single_span":
             self.plan = single_span(config, self.plan, places, kv_caches)
@@ -145,7 +146,9 @@ class StoreWorker:
         self._counts["loaded_bytes"] += loaded * self.plan.object_bytes
         self._counts["delivered_tokens"] += loaded * self._block_size
         if failed:
-            logger.warning("The store misses %d of %d blocks promised to %s.", len(failed), len(move.blocks), move.request)
+            logger.warning(
+                "The store misses %d of %d blocks promised to %s.", len(failed), len(move.blocks), move.request
+            )
             self._counts["failed_loads"] += len(failed)
             self._failed_blocks |= failed
             self._report.missing |= missing
