@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code that runs inside vLLM, entered through the entry point group ``vllm.general_plugins``.
+
+``register`` does nothing, and imports nothing but this file, unless the environment variable ``KVPARITY_BACKEND`` names
+the attention backend that the engine is to run. vLLM calls it in every process of an engine.
+"""
+
+from __future__ import annotations
+
+import os
+
+#: Name of the attention backend that the engine must run: an alias of ours or a member of vLLM's AttentionBackendEnum.
+BACKEND_VARIABLE = "KVPARITY_BACKEND"
+
+
+def register() -> None:
+    """Make vLLM's CPU platform strict about backends and, where asked for, batch invariant.
+
+    Does nothing on other platforms: there vLLM validates an explicitly requested backend itself, and has its own
+    batch-invariant kernels.
+    """
+    asked = os.environ.get(BACKEND_VARIABLE)
+    if not asked:
+        return
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from harness.plugin import batch_invariant, selection
+
+    selection.install(asked)
+    batch_invariant.install()
