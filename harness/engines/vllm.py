@@ -31,10 +31,19 @@ DEFAULTS: dict[str, Any] = {
 def open_engine(leg: Leg, stage: Callable[[str], None]) -> VllmEngine:
     """Import vLLM and start the engine that ``leg`` describes; refusals come through in vLLM's words."""
     stage("import")
-    import vllm
-
+    llm, sampling = preload()
     stage("load")
-    return VllmEngine(vllm, leg)
+    return VllmEngine(llm, sampling, leg)
+
+
+def preload() -> tuple[Any, Any]:
+    """Import vLLM's engine: (``LLM``, ``SamplingParams``).
+
+    By name, because vLLM imports its engine only when somebody asks for it, and that is most of the import's time.
+    """
+    from vllm import LLM, SamplingParams
+
+    return LLM, SamplingParams
 
 
 def float_bits(value: float) -> int:
@@ -50,14 +59,12 @@ def float_bits(value: float) -> int:
 class VllmEngine:
     """One ``vllm.LLM`` and its probe."""
 
-    def __init__(self, vllm: Any, leg: Leg) -> None:
-        self._vllm = vllm
+    def __init__(self, llm: Any, sampling: Any, leg: Leg) -> None:
+        self._sampling = sampling
         arguments = {**DEFAULTS, **leg.engine}
         if leg.kv_transfer_config is not None:
             arguments["kv_transfer_config"] = dict(leg.kv_transfer_config)
-        self._llm = vllm.LLM(
-            model=leg.model.path, worker_extension_cls=PROBE, disable_log_stats=False, **arguments
-        )
+        self._llm = llm(model=leg.model.path, worker_extension_cls=PROBE, disable_log_stats=False, **arguments)
         self._call("kvparity_watch")
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -69,7 +76,7 @@ class VllmEngine:
         return Resolved(**{key: tuple(value) if isinstance(value, list) else value for key, value in answer.items()})
 
     def generate(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
-        parameters = self._vllm.SamplingParams(
+        parameters = self._sampling(
             temperature=0.0,
             max_tokens=decode.max_tokens,
             logprobs=decode.logprobs,

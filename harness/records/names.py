@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The enums of the records, and the names that every stage uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+#: Version of what is written under ``results/``; a change of meaning of any record below raises it.
+SCHEMA_VERSION = 1
+
+#: The six stride permutations of vLLM's logical [L, B, H, N, C] (vllm/v1/kv_cache_layout.py: KVCacheLayout).
+LAYOUTS = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")
+
+#: Platforms a scenario can name; the one in force is what vLLM reports.
+PLATFORMS = ("cpu", "rocm", "cuda")
+
+
+class Outcome(StrEnum):
+    """What became of a cell, mildest first; ``OUTCOME_ORDER`` holds the order, the worst finding wins."""
+
+    PASS = "pass"
+    EXPECTED = "expected"
+    UNAVAILABLE = "unavailable"
+    REJECTED = "rejected"
+    UNSTABLE = "unstable"
+    VACUOUS = "vacuous"
+    CRASHED = "crashed"
+    FAIL = "fail"
+
+
+OUTCOME_ORDER = tuple(Outcome)
+
+
+class Role(StrEnum):
+    """Which side of a cell a leg serves."""
+
+    #: The leg without the store.
+    ORACLE = "oracle"
+    #: The leg whose KV comes from the store.
+    SUBJECT = "subject"
+
+
+class Reference(StrEnum):
+    """What a restore is compared with; both comparisons are bitwise (FACTS: the GEMM's M is equal in both)."""
+
+    #: The oracle's cold pass: right where the backend is batch invariant.
+    RECOMPUTE = "recompute"
+    #: The oracle's local prefix hit: right where it is not.
+    LOCAL_HIT = "local_hit"
+
+
+class Phase(StrEnum):
+    """One pass over the prompts inside a leg, in the order in which a leg runs them."""
+
+    RECOMPUTE = "recompute"
+    RECOMPUTE_AGAIN = "recompute_again"
+    POPULATE = "populate"
+    LOCAL_HIT = "local_hit"
+    RESTORE = "restore"
+    RESTORE_AGAIN = "restore_again"
+
+
+#: The phases of each role. The oracle's first two are its A/A control, the subject's last two are its own.
+ROLE_PHASES: Mapping[Role, tuple[Phase, ...]] = {
+    Role.ORACLE: (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN, Phase.LOCAL_HIT),
+    Role.SUBJECT: (Phase.POPULATE, Phase.LOCAL_HIT, Phase.RESTORE, Phase.RESTORE_AGAIN),
+}
+
+
+class Ending(StrEnum):
+    """How a leg ended. There is an Observation for each of them."""
+
+    #: All phases ran.
+    OK = "ok"
+    #: The engine refused the configuration before it had handed KV tensors to anyone.
+    REFUSED = "refused"
+    #: Accepted, then an exception or a signal.
+    CRASHED = "crashed"
+    #: Accepted or not: the machine had too little memory.
+    OUT_OF_MEMORY = "out_of_memory"
+    #: A phase outlived its deadline.
+    HUNG = "hung"
+    #: The child ended without renaming an observation into place, or left half of one.
+    NO_OBSERVATION = "no_observation"
+    #: What the leg needs is not on this machine (another platform, a missing package).
+    UNAVAILABLE = "unavailable"
+
+
+class FindingKind(StrEnum):
+    """One fact against a cell. ``docs/findings.md`` says for each what it means, its causes and the next step."""
+
+    # how a leg ended
+    UNAVAILABLE = "unavailable"
+    REJECTED = "rejected"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    OUT_OF_MEMORY = "out_of_memory"
+    NO_OBSERVATION = "no_observation"
+    # resolved as asked?
+    LAYOUT_NOT_AS_ASKED = "layout_not_as_asked"
+    STRIDES_NOT_AS_LAYOUT = "strides_not_as_layout"
+    BACKEND_NOT_AS_ASKED = "backend_not_as_asked"
+    BATCH_INVARIANCE_NOT_AS_ASKED = "batch_invariance_not_as_asked"
+    LEGS_RESOLVED_DIFFERENTLY = "legs_resolved_differently"
+    # evidence that the path was taken
+    STALE_OBSERVATION = "stale_observation"
+    PHASE_MISSING = "phase_missing"
+    POPULATE_NOT_COLD = "populate_not_cold"
+    RECOMPUTE_NOT_COLD = "recompute_not_cold"
+    LOCAL_HITS = "local_hits"
+    EXTERNAL_HITS = "external_hits"
+    RESET_FAILED = "reset_failed"
+    NOT_ZEROED = "not_zeroed"
+    SAME_BLOCKS = "same_blocks"
+    NOTHING_DELIVERED = "nothing_delivered"
+    # A/A control
+    ORACLE_UNSTABLE = "oracle_unstable"
+    SUBJECT_UNSTABLE = "subject_unstable"
+    # was there anything to compare?
+    PROMPTS_DIFFER = "prompts_differ"
+    NOTHING_COMPARED = "nothing_compared"
+    LOGPROBS_MISSING = "logprobs_missing"
+    DIGESTS_MISSING = "digests_missing"
+    # values
+    TOKENS = "tokens"
+    LOGPROBS = "logprobs"
+    NAN = "nan"
+    KV_DIGESTS = "kv_digests"
+    # expectations
+    EXPECTATION_UNMET = "expectation_unmet"

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan: models, legs, cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.records.names import Phase, Reference, Role
+from harness.records.scenario import DecodeSpec, Expectation, PromptSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model directory that an engine can load, and where it came from.
+
+    Attributes:
+        alias: what the scenario asked for.
+        path: directory with ``config.json`` and safetensors.
+        source: ``given`` (MODEL= or the environment), ``hub`` (Hugging Face cache or hub) or ``stand-in`` (seeded).
+        digest: digest of config and weights.
+        num_layers, num_kv_heads, head_dim, vocab_size: shape, as in ``config.json``.
+    """
+
+    alias: str
+    path: str
+    source: str
+    digest: str
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leg:
+    """One engine process's work; everything in it can change its answer, and ``digest`` names all of it.
+
+    Attributes:
+        digest: hex digest over every other field.
+        role: oracle or subject.
+        layout, backend, batch_invariant: what is asked for.
+        model: the model to load.
+        engine: keyword arguments for ``vllm.LLM``, beside those that the other fields make.
+        env: environment variables the scenario or the backend's alias sets.
+        kv_transfer_config: the connector's configuration, None for an oracle.
+        prompts, decode: what is run.
+        phases: in order.
+        identity: versions and digests of software that can change the answer (vllm, torch, harness source, ...).
+        engine_name: ``vllm``, or ``fake`` for planted endings in tests.
+        fake: instructions for the fake engine, empty otherwise.
+    """
+
+    digest: str
+    role: Role
+    layout: str
+    backend: str
+    batch_invariant: bool
+    model: Model
+    engine: Mapping[str, Any]
+    env: Mapping[str, str]
+    kv_transfer_config: Mapping[str, Any] | None
+    prompts: PromptSpec
+    decode: DecodeSpec
+    phases: tuple[Phase, ...]
+    identity: Mapping[str, str]
+    engine_name: str = "vllm"
+    fake: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One point of a scenario's axes: one pytest item, one row of the report.
+
+    Attributes:
+        scenario: the scenario's name.
+        id: unique in the scenario, e.g. ``LBHNC-REFERENCE-bi1``.
+        path, line: the scenario file and the line of its axes.
+        axes: axis name -> this cell's value.
+        reference: what the restore is compared with.
+        oracle, subject: digests of the two legs.
+        block_size: tokens of one block, as asked.
+        expected_external_tokens: external hit tokens that each restore must have, summed over the prompts.
+        expectation: what the scenario says of this cell, None when it must pass.
+    """
+
+    scenario: str
+    id: str
+    path: str
+    line: int
+    axes: Mapping[str, Any]
+    reference: Reference
+    oracle: str
+    subject: str
+    block_size: int
+    expected_external_tokens: int
+    expectation: Expectation | None
+
+    @property
+    def layout(self) -> str:
+        return self.axes["layout"]
+
+    @property
+    def backend(self) -> str:
+        return self.axes["backend"]
+
+    @property
+    def batch_invariant(self) -> bool:
+        return self.axes["batch_invariant"]
+
+    @property
+    def name(self) -> str:
+        """``scenario::cell``, unique in a run."""
+        return f"{self.scenario}::{self.id}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All cells of a run and the legs they need, each leg once."""
+
+    schema: int
+    cells: tuple[Cell, ...]
+    legs: tuple[Leg, ...]
+
+    def leg(self, digest: str) -> Leg:
+        return next(leg for leg in self.legs if leg.digest == digest)

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of a cell: findings and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.records.names import FindingKind, Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One fact against a cell.
+
+    Attributes:
+        kind: what kind of fact.
+        outcome: the outcome it leads to.
+        message: one sentence.
+        place: where, e.g. ``subject restore, prompt 1, token 3``; empty when it is about the whole cell.
+        left, right: both sides in words, reference or asked first.
+        size: how large the difference is, in words.
+        limit: what would have been allowed, in words.
+    """
+
+    kind: FindingKind
+    outcome: Outcome
+    message: str
+    place: str = ""
+    left: str = ""
+    right: str = ""
+    size: str = ""
+    limit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """How much was compared; zero of anything is vacuous."""
+
+    prompts: int = 0
+    tokens: int = 0
+    tokens_equal: int = 0
+    logprobs: int = 0
+    logprobs_equal: int = 0
+    blocks: int = 0
+    blocks_equal: int = 0
+    #: Largest absolute logprob difference over all compared candidates, nat.
+    max_logprob_difference: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The judgement of one cell.
+
+    Attributes:
+        scenario, cell: the cell's scenario and id.
+        outcome: the worst finding's outcome, whatever was expected; never ``expected``.
+        verdict: ``expected`` when the outcome is the expected one (and not a plain pass), ``fail`` when an
+            expectation was not met, otherwise the outcome.
+        expected_outcome: what the scenario expects.
+        findings: in judging order.
+        compared: sizes.
+    """
+
+    scenario: str
+    cell: str
+    outcome: Outcome
+    verdict: Outcome
+    expected_outcome: Outcome
+    findings: tuple[Finding, ...]
+    compared: Compared
