@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from harness.kvstore.messages import Hello, Orders, Report
+from harness.kvstore.metrics import Changes, StoreProm, StoreStats
 from harness.kvstore.scheduler import StoreScheduler
 from harness.kvstore.settings import Settings
 from harness.kvstore.worker import StoreWorker
@@ -46,6 +47,7 @@ class EmbeddedStoreConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         settings = Settings.of(self._kv_transfer_config.kv_connector_extra_config)
         _refuse_unsupported(vllm_config, kv_cache_config)
+        self._changes = Changes()
         self.scheduler: StoreScheduler | None = None
         self.worker: StoreWorker | None = None
         if role == KVConnectorRole.SCHEDULER:
@@ -67,6 +69,19 @@ class EmbeddedStoreConnector(KVConnectorBase_V1):
         Scheduler: promised_tokens, objects, slots, evicted_objects, running_loads.
         """
         return dict((self.worker or self._scheduler).evidence())
+
+    def get_kv_connector_stats(self) -> StoreStats | None:
+        return self._changes.since(self.evidence())
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> StoreStats:
+        return StoreStats(data=data or {})
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: VllmConfig, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
+    ) -> StoreProm:
+        return StoreProm(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     # Worker half
 

@@ -125,11 +125,11 @@ class StoreScheduler:
                 continue
             # The count still excludes this step's tokens here.
             full = (tracked.request.num_computed_tokens + scheduled) // self._block_size
-            chain = self._keys_of(tracked)[:full]
-            if len(chain) <= tracked.stored:
+            known = self._keys_of(tracked)
+            if min(full, len(known)) <= tracked.stored:
                 continue
             block_ids = state.get_block_ids(request_id)
-            if block_ids is not None and (move := self._store(tracked, chain, block_ids[0])):
+            if block_ids is not None and (move := self._store(tracked, known[:full], block_ids[0])):
                 stores.append(move)
         return Orders(self._epoch, loads, tuple(stores))
 

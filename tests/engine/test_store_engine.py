@@ -125,6 +125,13 @@ def test_a_restore_is_bitwise_a_local_hit(child, group, scenario):
         "evicted_blocks": 0,
         "failed_loads": 0,
     }
+    assert seen["metrics"] == {
+        "promised_tokens": 2 * 3 * PREFIX,
+        "delivered_tokens": 2 * 3 * PREFIX,
+        "stored_bytes": 18 * OBJECT_BYTES,
+        "objects": 18,
+        "slots": 16 * 2**20 // OBJECT_BYTES,
+    }
 
 
 def test_skipped_reads_and_full_hits(child):
@@ -341,6 +348,10 @@ def restore(model: str, extra: dict | None = None) -> dict:
         "equal": {phase: answers[phase] == answers["local"] for phase in ("local", "restore", "again")}
         | {"local": answers["local"] == answers["populate"]},
         "evidence": engine.evidence(),
+        "metrics": {
+            name: engine.metric(f"embedded_store_{name}")
+            for name in ("promised_tokens", "delivered_tokens", "stored_bytes", "objects", "slots")
+        },
     }
 
 

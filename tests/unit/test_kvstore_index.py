@@ -7,6 +7,7 @@ import pytest
 
 from harness.kvstore.index import ObjectIndex
 from harness.kvstore.keys import digest_of, key_of, weights_of
+from harness.kvstore.metrics import Changes
 from harness.kvstore.pool import Pool
 from harness.kvstore.settings import Settings
 
@@ -110,3 +111,13 @@ def test_keys_differ_with_identity_and_hash(tmp_path):
     assert len({one, two, digest_of({"layout": "LBHNC", "batch_invariant": "1"})}) == 3
     assert len({key_of(one, b"h"), key_of(two, b"h"), key_of(one, b"g")}) == 3
     assert len(key_of(one, b"h" * 32)) == 16
+
+
+def test_statistics_sum_counters_and_keep_the_latest_gauge():
+    changes = Changes()
+    first = changes.since({"promised_tokens": 32, "objects": 4, "evicted_objects": 9})
+    assert first.data == {"promised_tokens": 32, "objects": 4}
+    assert changes.since({"promised_tokens": 32, "objects": 4}) is None
+    second = changes.since({"promised_tokens": 64, "objects": 3})
+    assert second.data == {"promised_tokens": 32, "objects": 3}
+    assert first.aggregate(second).reduce() == {"promised_tokens": 64, "objects": 3}
