@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,7 +140,9 @@ def _report(options: argparse.Namespace) -> int:
 def _view(run: Run) -> RunView:
     env = run.folder.path / "env.json"
     facts = json.loads(env.read_text()) if env.exists() else {}
-    return run.view([cell.name for cell in run.plan.cells], {key: str(value) for key, value in facts.items()})
+    view = run.view([cell.name for cell in run.plan.cells], {key: str(value) for key, value in facts.items()})
+    # The stored duration, not the time since this process read the folder.
+    return replace(view, seconds=float(facts.get("seconds", 0.0)))
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -160,7 +160,7 @@ def main(arguments: Sequence[str]) -> int:
     import harness.worker
     from harness.engines import vllm as engine
 
-    engine.preload()
+    engine.preload(engine.CPU_MODULES)
     channel = socket.socket(fileno=int(arguments[0]))
     channel.send(json.dumps({"threads": len(os.listdir("/proc/self/task"))}).encode())
     while True:

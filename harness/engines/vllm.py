@@ -8,6 +8,7 @@ admission and local + external in one (vllm/v1/outputs.py, vllm/v1/metrics/reade
 
 from __future__ import annotations
 
+import importlib
 import math
 import struct
 import time
@@ -36,13 +37,25 @@ def open_engine(leg: Leg, stage: Callable[[str], None]) -> VllmEngine:
     return VllmEngine(llm, sampling, leg)
 
 
-def preload() -> tuple[Any, Any]:
+#: What an engine on a CPU host imports while it starts, beside ``vllm.LLM``; none of it reads a late variable.
+CPU_MODULES = (
+    "vllm.v1.engine.core_client",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.models.qwen3",
+    "vllm.v1.attention.backends.cpu_attn",
+)
+
+
+def preload(modules: Sequence[str] = ()) -> tuple[Any, Any]:
     """Import vLLM's engine: (``LLM``, ``SamplingParams``).
 
     By name, because vLLM imports its engine only when somebody asks for it, and that is most of the import's time.
     """
     from vllm import LLM, SamplingParams
 
+    for name in modules:
+        importlib.import_module(name)
     return LLM, SamplingParams
 
 
