@@ -206,13 +206,13 @@ def test_single_span_claims_full_hits_and_restores_wrong_kv_in_bhlnc(child):
     need_plugin()
     seen = child("BHLNC", "single_span")
     assert seen["external"]["restore"] == 3 * PREFIX
-    assert seen["equal"] == {"local": True, "restore": False, "again": True}
+    assert seen["equal"] == {"local": True, "restore": False, "again": False}
 
 
 def test_single_span_is_refused_in_lhbnc(child):
     need_plugin()
     seen = child("LHBNC", "single_span")
-    assert "(LHBNC): KV region bytes (16384) exceed its stride (8192)" in seen["refused"]
+    assert "(LHBNC): KV region bytes (8192) exceed its stride (4096)" in seen["refused"]
 
 
 def test_an_unknown_setting_is_refused_at_start(child):
