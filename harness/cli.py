@@ -168,6 +168,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from harness.kvstore import bench
+    from harness import bench
 
-    return bench.show(blocks=options.blocks, as_json=options.json, plot=options.plot)
+    bench.show(blocks=options.blocks, as_json=options.json, plot_to=options.plot)
+    return ExitCode.OK

@@ -140,7 +140,7 @@ def _groups(run: RunView):
         if verdict.verdict in (Outcome.EXPECTED, Outcome.UNAVAILABLE):
             message = next((one.message for one in verdict.findings if one.outcome is verdict.outcome), "")
             # Refusals of several layouts that differ in the layout's name alone are told once.
-            message = message.replace(f"={run.cell(verdict).layout} ", "=<layout> ")
+            message = message.replace(f"={run.cell(verdict).layout} ", "=... ")
             word = outcome_word(verdict.outcome, verdict.verdict)
             cells.setdefault((word, message), []).append(f"{verdict.scenario}::{verdict.cell}")
     for (word, message), names in cells.items():

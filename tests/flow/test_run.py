@@ -90,6 +90,12 @@ def test_k_selects_cells_and_their_legs_only(alone):
     assert len(list(alone.folder.glob("legs/*.json"))) == 2
 
 
+def test_nothing_selected_is_exit_code_5(suite):
+    result = suite.run("-k", "no_such_cell")
+    assert result.ret == 5
+    assert "Traceback" not in result.stdout.str() and suite.frame().empty
+
+
 def test_collect_only_starts_nothing(alone):
     result = alone.run("--collect-only", "-q")
     assert result.ret == 0
