@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 
 #: Positions of one tile. Larger means fewer calls in prefill and more unused rows in decode.
-TILE = 16
+TILE = 8
 
 
 def padded(length: int) -> int:
