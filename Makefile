@@ -40,8 +40,16 @@ smoke: ## The same way through with the tiny model: 18 cells
 	@$(MAKE) --no-print-directory matrix SCENARIOS=scenarios/smoke.yaml
 
 .PHONY: test
-test: ## Run the tests (real engines with the tiny model included)
-	@python="$(test_python)" && "$$python" -m pytest tests $(if $(N),-n $(N)) $(if $(K),-k '$(K)') $(ARGS)
+test: ## Run the tests (real engines with the tiny model included, `slow` ones not)
+	@python="$(test_python)" && "$$python" -m pytest tests -m 'not slow' $(if $(N),-n $(N)) $(if $(K),-k '$(K)') $(ARGS)
+
+.PHONY: test-slow
+test-slow: ## Run the tests that need the Qwen3-0.6B shape or minutes
+	@python="$(test_python)" && "$$python" -m pytest tests -m slow $(if $(N),-n $(N)) $(if $(K),-k '$(K)') $(ARGS)
+
+.PHONY: bench
+bench: ## Measure the embedded store beside memcpy; ARGS='--json' or ARGS='--plot bench.png'
+	@python="$(test_python)" && "$$python" -m harness bench $(ARGS)
 
 .PHONY: lint
 lint: ## ruff and import-linter
