@@ -161,6 +161,17 @@ def test_a_case_of_each_kind_leads_to_its_outcome(kind):
         assert verdict.outcome is verdict.verdict is OUTCOME_OF[kind]
 
 
+@pytest.mark.parametrize("side", [ORACLE, SUBJECT])
+def test_one_block_without_digest_makes_a_cell_vacuous(side):
+    phase = Phase.RECOMPUTE if side is ORACLE else Phase.RESTORE
+    verdict = verdict_of(edit_prompt(clean(), side, phase, 1, kv=(digest_block(1, 0), None)))
+    assert verdict.outcome is Outcome.VACUOUS
+    assert [one.message for one in verdict.findings] == [
+        "3 of 4 restored blocks have a KV digest in both oracle recompute and subject restore"
+    ]
+    assert (verdict.compared.blocks, verdict.compared.blocks_equal) == (3, 3)
+
+
 # --- endings ----------------------------------------------------------------------------------------------------
 
 
