@@ -2,7 +2,8 @@
 """Code that runs inside vLLM, entered through the entry point group ``vllm.general_plugins``.
 
 ``register`` does nothing, and imports nothing but this file, unless the environment variable ``KVPARITY_BACKEND`` names
-the attention backend that the engine is to run. vLLM calls it in every process of an engine.
+the attention backend that the engine is to run, or ``KVPARITY_OVERLAY`` the source of its KV connector. vLLM calls it
+in every process of an engine.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import os
 #: Name of the attention backend that the engine must run: an alias of ours or a member of vLLM's AttentionBackendEnum.
 BACKEND_VARIABLE = "KVPARITY_BACKEND"
 
+#: Folder with the source of the KV connector that the engine must use, or ``installed``.
+OVERLAY_VARIABLE = "KVPARITY_OVERLAY"
+
 
 def register() -> None:
     """Make vLLM's CPU platform strict about backends and, where asked for, batch invariant.
@@ -19,6 +23,7 @@ def register() -> None:
     Does nothing on other platforms: there vLLM validates an explicitly requested backend itself, and has its own
     batch-invariant kernels.
     """
+    _install_overlay()
     asked = os.environ.get(BACKEND_VARIABLE)
     if not asked:
         return
@@ -26,7 +31,17 @@ def register() -> None:
 
     if not current_platform.is_cpu():
         return
-    from harness.plugin import batch_invariant, selection
+    from harness.plugin import batch_invariant, selection, wide_gemm
 
     selection.install(asked)
     batch_invariant.install()
+    wide_gemm.install()
+
+
+def _install_overlay() -> None:
+    """The connector's source overlay, on every platform; see ``harness.plugin.overlay``."""
+    asked = os.environ.get(OVERLAY_VARIABLE)
+    if asked:
+        from harness.plugin import overlay
+
+        overlay.install(asked)
