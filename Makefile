@@ -35,6 +35,13 @@ matrix: ## Run the matrix of this platform on real vLLM engines and report pass/
 	@python="$(python)" && exec "$$python" -m harness matrix $(if $(N),--workers $(N)) $(if $(MODEL),--model '$(MODEL)') \
 	  $(if $(RUN),--run '$(RUN)') $(if $(K),-k '$(K)') $(SCENARIOS) $(if $(ARGS),-- $(ARGS))
 
+.PHONY: ab
+ab: ## The same cells against two versions of UMBP's source: BASE=overlay CAND=overlay
+	@if [ -z '$(BASE)' ] || [ -z '$(CAND)' ]; then \
+	  echo "ab: give BASE= and CAND=, each a vLLM checkout, git:REPO@REF or wheel:vllm==VERSION" >&2; exit 4; fi
+	@python="$(python)" && exec "$$python" -m harness ab '$(BASE)' '$(CAND)' $(SCENARIOS) $(if $(N),--workers $(N)) \
+	  $(if $(RUN),--run '$(RUN)') $(if $(K),-k '$(K)') $(if $(ARGS),-- $(ARGS))
+
 .PHONY: smoke
 smoke: ## The same way through with the tiny model: 18 cells
 	@$(MAKE) --no-print-directory matrix SCENARIOS=scenarios/smoke.yaml

@@ -74,6 +74,15 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("run", nargs="?", default="results/latest", metavar="RUN", help="Run folder (default: latest)")
     check.set_defaults(verb=_check)
 
+    ab = verbs.add_parser("ab", help="The same scenarios against two versions of the UMBP connector's source")
+    ab.add_argument("base", metavar="BASE", help="Overlay: a vLLM checkout, git:REPO@REF or wheel:vllm==VERSION")
+    ab.add_argument("candidate", metavar="CAND", help="Overlay to hold against it")
+    ab.add_argument("scenarios", nargs="*", metavar="FILE", help="Scenario files (default: scenarios/umbp.yaml)")
+    ab.add_argument("--workers", type=int, metavar="N", help="Cells side by side (default: what fits)")
+    ab.add_argument("--run", metavar="DIR", help="Folder for both runs (default: a new one under results/)")
+    ab.add_argument("-k", dest="expression", metavar="EXPRESSION", help="Cells whose name matches (pytest -k)")
+    ab.set_defaults(verb=_ab)
+
     bench = verbs.add_parser("bench", help="Measure the embedded store beside a plain copy of the same bytes")
     bench.add_argument("--blocks", type=int, default=64, metavar="N", help="Blocks moved at once (default: 64)")
     bench.add_argument("--json", action="store_true", help="One object per layout and path")
@@ -100,6 +109,20 @@ def _matrix(options: argparse.Namespace) -> int:
     if options.run:
         arguments += ["--kvparity-run", options.run]
     return int(pytest.main([*arguments, *options.rest]))
+
+
+def _ab(options: argparse.Namespace) -> int:
+    from harness import ab
+
+    return ab.run(
+        options.base,
+        options.candidate,
+        options.scenarios or ab.SCENARIOS,
+        expression=options.expression,
+        workers=slots() if options.workers is None else options.workers,
+        folder=Path(options.run) if options.run else None,
+        rest=options.rest,
+    )
 
 
 def _plan(options: argparse.Namespace) -> int:

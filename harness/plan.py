@@ -15,6 +15,7 @@ from harness import wire
 from harness.axes import cell_id, effective, points, prompts_of, subject_of
 from harness.backends import BACKENDS
 from harness.expect import expectation_for
+from harness.overlay import Overlay, OverlayError, find_overlay
 from harness.prompts import expected_total
 from harness.records import (
     ROLE_PHASES,
@@ -26,8 +27,9 @@ from harness.records import (
     Reference,
     Role,
     Scenario,
+    SubjectSpec,
 )
-from harness.subjects import kv_transfer_config
+from harness.subjects import kv_transfer_config, source_of
 
 #: Environment of every leg; a scenario's ``env`` may override each.
 COMMON_ENV: Mapping[str, str] = {
@@ -72,16 +74,35 @@ def make_plan(
     cells: list[Cell] = []
     legs: dict[str, Leg] = {}
     models: dict[str, Model] = {}
+    overlays = _remembering(find_overlay)
     for scenario in scenarios:
         if platform not in scenario.platforms:
             continue
         if scenario.model not in models:
             models[scenario.model] = find_model(scenario.model)
         for axes in points(scenario.axes):
-            cell, pair = _cell(scenario, axes, platform, models[scenario.model], identity, fake)
+            cell, pair = _cell(scenario, axes, platform, models[scenario.model], identity, fake, overlays)
             cells.append(cell)
             legs.update({leg.digest: leg for leg in pair})
     return Plan(schema=SCHEMA_VERSION, cells=tuple(cells), legs=tuple(legs.values()))
+
+
+def _remembering(find: Callable[[str | None], Overlay]) -> Callable[[str | None], Overlay]:
+    """``find`` asked once per overlay; a wheel that cannot be downloaded is not tried again for each cell."""
+    known: dict[str | None, Overlay | OverlayError] = {}
+
+    def found(spec: str | None) -> Overlay:
+        if spec not in known:
+            try:
+                known[spec] = find(spec)
+            except OverlayError as error:
+                known[spec] = error
+        answer = known[spec]
+        if isinstance(answer, OverlayError):
+            raise answer
+        return answer
+
+    return found
 
 
 def select(plan: Plan, names: Iterable[str]) -> Plan:
@@ -99,6 +120,7 @@ def _cell(
     model: Model,
     identity: Mapping[str, str],
     fake: Mapping[str, Mapping[str, Any]] | None,
+    overlays: Callable[[str | None], Overlay],
 ) -> tuple[Cell, tuple[Leg, Leg]]:
     engine, env = effective(scenario, axes)
     prompts = prompts_of(scenario, axes)
@@ -125,11 +147,9 @@ def _cell(
         common["engine_name"] = "fake"
         planted = {role: fake.get(cell_id(axes), {}).get(role.value, {}) for role in Role}
     oracle = _leg(Role.ORACLE, None, {**common, "fake": planted.get(Role.ORACLE, {})})
-    subject = _leg(
-        Role.SUBJECT,
-        kv_transfer_config(subject_of(scenario, axes)),
-        {**common, "fake": planted.get(Role.SUBJECT, {})},
-    )
+    spec = subject_of(scenario, axes)
+    sourced = _with_source(common, spec, overlays) if fake is None else common
+    subject = _leg(Role.SUBJECT, kv_transfer_config(spec), {**sourced, "fake": planted.get(Role.SUBJECT, {})})
     block_size = int(engine["block_size"])
     cell = Cell(
         scenario=scenario.name,
@@ -145,6 +165,20 @@ def _cell(
         expectation=expectation_for(axes, scenario.expect),
     )
     return cell, (oracle, subject)
+
+
+def _with_source(
+    common: Mapping[str, Any], spec: SubjectSpec, overlays: Callable[[str | None], Overlay]
+) -> dict[str, Any]:
+    """A leg's fields with the source of its connector; one whose source is missing starts no engine."""
+    source = source_of(spec, overlays)
+    engine_name = {} if source.missing is None else {"engine_name": "unavailable"}
+    return {
+        **common,
+        **engine_name,
+        "env": {**common["env"], **source.env},
+        "identity": {**common["identity"], **source.identity},
+    }
 
 
 def _for_platform(

@@ -22,12 +22,14 @@ class Option:
     """One option of a connector alias.
 
     Attributes:
-        values: the valid words; empty for a whole number.
+        values: the valid words; empty for a whole number, or for any text.
         at_least: smallest valid number.
+        text: any text is valid.
     """
 
     values: tuple[str, ...] = ()
     at_least: int = 1
+    text: bool = False
 
 
 #: Planted faults of the embedded store.
@@ -41,8 +43,16 @@ EMBEDDED_OPTIONS: Mapping[str, Option] = {
     "fault": Option(values=KNOWN_FAULTS),
 }
 
+#: Options of vLLM's UMBP connector.
+UMBP_OPTIONS: Mapping[str, Option] = {
+    "overlay": Option(text=True),
+    "capacity_mib": Option(at_least=1),
+    "transfer": Option(values=("bulk", "ranges")),
+    "load": Option(values=("sync", "async")),
+}
+
 #: Connector alias -> its options.
-KNOWN_CONNECTORS: Mapping[str, Mapping[str, Option]] = {"embedded": EMBEDDED_OPTIONS}
+KNOWN_CONNECTORS: Mapping[str, Mapping[str, Option]] = {"embedded": EMBEDDED_OPTIONS, "umbp": UMBP_OPTIONS}
 
 #: Model aliases (``harness.models``); anything else has a slash in it: a directory or a hub name.
 KNOWN_MODELS = ("qwen3-0.6b", "tiny")
@@ -52,6 +62,7 @@ HARNESS_ENV_KEYS: Mapping[str, str] = {
     "VLLM_KV_CACHE_LAYOUT": "the axis `layout` makes it",
     "VLLM_BATCH_INVARIANT": "the axis `batch_invariant` makes it",
     "KVPARITY_BACKEND": "the axis `backend` makes it",
+    "KVPARITY_OVERLAY": "`subject.overlay` makes it",
 }
 
 #: Engine arguments that the harness sets itself, and from what.

@@ -89,6 +89,9 @@ def _option(document: Document, name: str, value: Any, options: Mapping[str, Opt
     option = options.get(name)
     if option is None:
         document.complain(path, f"unknown key; {choices(name, ('connector', *options), 'keys')}")
+    elif option.text:
+        if not isinstance(value, str) or not value:
+            document.complain(path, f"must be text, got {document.got(path, value)}.")
     elif option.values:
         if value not in option.values and not (name == "fault" and value is None):
             document.complain(path, f"cannot be {document.got(path, value)}; {choices(value, option.values)}")

@@ -35,8 +35,9 @@ RECORDED_VARIABLES = re.compile(
 #: Exception classes with which vLLM and its connectors refuse a configuration on purpose.
 REFUSALS = (ValueError, NotImplementedError)
 
-#: From here on the connector holds the engine's KV tensors: the configuration had been accepted.
-ACCEPTED_AT = "register_kv_caches"
+#: From here on a connector describes or holds the engine's KV tensors, whose layout had been resolved: the
+#: configuration was accepted (vLLM's call, and UMBP's ``data.py: KVLayoutPlanner``, which comes earlier).
+ACCEPTED_AT = ("register_kv_caches", "from_kv_cache_config")
 
 #: What torch and vLLM's CPU worker (vllm/v1/worker/cpu_worker.py) say when memory is short; the latter as ValueError.
 NO_MEMORY = ("can't allocate memory", "Available memory on node")
@@ -113,7 +114,7 @@ def classify(error: BaseException, stage: str, *, accepted: bool, log: Path) -> 
     """
     trace = "".join(traceback.format_exception(error))
     kind, message = type(error).__name__, str(error)
-    handed_over = ACCEPTED_AT in trace
+    handed_over = _handed_over(trace)
     refusal = isinstance(error, REFUSALS)
     if "Engine core initialization failed" in message:
         kind, message, handed_over = _root_cause(log, kind, message)
@@ -128,13 +129,17 @@ def classify(error: BaseException, stage: str, *, accepted: bool, log: Path) -> 
     return Ending.CRASHED, failure
 
 
+def _handed_over(text: str) -> bool:
+    return any(name in text for name in ACCEPTED_AT)
+
+
 def _root_cause(log: Path, kind: str, message: str) -> tuple[str, str, bool]:
     """The engine core's own exception: the first one that its log ends a traceback with."""
     try:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return kind, message, False
-    handed_over = any(ACCEPTED_AT in line for line in lines)
+    handed_over = any(map(_handed_over, lines))
     for line in lines:
         found = _ROOT_CAUSE.search(line)
         if found and found[1] not in {"RuntimeError"}:

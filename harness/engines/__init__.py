@@ -16,7 +16,11 @@ from harness.errors import LegError
 from harness.records import DecodeSpec, Leg, Resolved, Step
 
 #: Name of ``Leg.engine_name`` -> module with ``open_engine``.
-ENGINES = {"vllm": "harness.engines.vllm", "fake": "harness.engines.fake"}
+ENGINES = {
+    "vllm": "harness.engines.vllm",
+    "fake": "harness.engines.fake",
+    "unavailable": "harness.engines.unavailable",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.engines import Answer, Counters, Placement
 from harness.records import DecodeSpec, Leg, Resolved, Step
 
 PROBE = "harness.plugin.probe.Probe"
+
+#: UMBP's metric of bytes moved, by the label ``operation`` (UMBP ``stats.py``: UMBPStorePromMetrics).
+UMBP_BYTES = "vllm:umbp_transfer_bytes"
 
 #: Arguments that the harness sets beside the scenario's; a scenario may override each.
 DEFAULTS: dict[str, Any] = {
@@ -76,8 +80,10 @@ class VllmEngine:
         self._sampling = sampling
         arguments = {**DEFAULTS, **leg.engine}
         if leg.kv_transfer_config is not None:
-            arguments["kv_transfer_config"] = dict(leg.kv_transfer_config)
+            arguments["kv_transfer_config"] = _with_process(leg.kv_transfer_config)
         self._llm = llm(model=leg.model.path, worker_extension_cls=PROBE, disable_log_stats=False, **arguments)
+        # UMBP counts its bytes in a metric; it appears with the first transfer.
+        self._umbp = (leg.kv_transfer_config or {}).get("kv_connector") == "UMBPStoreConnector"
         self._call("kvparity_watch")
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -105,17 +111,20 @@ class VllmEngine:
 
     def counters(self) -> Counters:
         totals: dict[str, int] = {}
+        umbp: dict[str, int] = {}
         for metric in self._llm.get_metrics():
             value = getattr(metric, "value", None)
             if isinstance(value, int | float):
                 totals[metric.name] = totals.get(metric.name, 0) + int(value)
+                if metric.name.startswith(UMBP_BYTES):
+                    umbp[metric.labels.get("operation", "")] = int(value)
         moved = self._call("kvparity_transfer")
         return Counters(
             local_tokens=totals.get("vllm:prefix_cache_hits", 0),
             external_tokens=totals.get("vllm:external_prefix_cache_hits", 0),
             delivered_tokens=moved.get("delivered_tokens"),
-            loaded_bytes=moved.get("loaded_bytes"),
-            stored_bytes=moved.get("stored_bytes"),
+            loaded_bytes=moved.get("loaded_bytes", umbp.get("load", 0) if self._umbp else None),
+            stored_bytes=moved.get("stored_bytes", umbp.get("store", 0) if self._umbp else None),
         )
 
     def placements(self) -> list[Placement]:
@@ -154,6 +163,16 @@ class VllmEngine:
         shutdown = getattr(self._llm.llm_engine.engine_core, "shutdown", None)
         if shutdown is not None:
             shutdown()
+
+
+def _with_process(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A connector's configuration with this process's number for ``{process}`` in the texts of its options."""
+    options = config.get("kv_connector_extra_config", {})
+    filled = {
+        name: value.replace("{process}", str(os.getpid())) if isinstance(value, str) else value
+        for name, value in options.items()
+    }
+    return {**config, "kv_connector_extra_config": filled} if options else dict(config)
 
 
 def _answer(output: Any) -> Answer:

@@ -376,7 +376,7 @@ CASES = {
         "subject must be a connector's alias or a mapping, got nothing."),
     "subject alias": (
         "{connector: embedded}", "embeded", 4,
-        "subject: `embeded` is no known connector; did you mean `embedded`? Valid aliases: embedded."),
+        "subject: `embeded` is no known connector; did you mean `embedded`? Valid aliases: embedded, umbp."),
     "subject without connector": (
         "{connector: embedded}", "{fault: single_span}", 4,
         "subject: missing key `connector`"),
@@ -467,7 +467,7 @@ def test_a_foreign_backend_is_an_error_off_the_cpu(problems):
 def test_an_embedded_option_as_axis_wants_the_embedded_store_and_one_place(problems):
     text = GOOD + "  transfer: [bulk]\n"
     assert problems(text.replace("{connector: embedded}", "{connector: {kv_connector: X}}")) == [
-        (9, "axes.transfer: the axis needs a subject that has this option: embedded.")]
+        (9, "axes.transfer: the axis needs a subject that has this option: embedded, umbp.")]
     assert problems(text.replace("embedded}", "embedded, transfer: bulk}")) == [
         (9, "axes.transfer: given as an axis and as `subject.transfer` on line 4; keep one.")]
 
