@@ -46,6 +46,14 @@ ab: ## The same cells against two versions of UMBP's source: BASE=overlay CAND=o
 smoke: ## The same way through with the tiny model: 18 cells
 	@$(MAKE) --no-print-directory matrix SCENARIOS=scenarios/smoke.yaml
 
+.PHONY: controls
+controls: ## Prove the detector: run every planted fault, fail on one that is not caught for the right reason
+	@python="$(python)" && "$$python" -m harness controls $(if $(N),--workers $(N)) $(if $(K),-k '$(K)') $(ARGS)
+
+.PHONY: clean-cells
+clean-cells: ## False alarms: 120 cells with nothing wrong, every one of which must pass
+	@$(MAKE) --no-print-directory matrix SCENARIOS=scenarios/clean.yaml
+
 .PHONY: test
 test: ## Run the tests (real engines with the tiny model included, `slow` ones not)
 	@python="$(test_python)" && "$$python" -m pytest tests -m 'not slow' $(if $(N),-n $(N)) $(if $(K),-k '$(K)') $(ARGS)

@@ -83,6 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     ab.add_argument("-k", dest="expression", metavar="EXPRESSION", help="Cells whose name matches (pytest -k)")
     ab.set_defaults(verb=_ab)
 
+    controls = verbs.add_parser("controls", help="Prove the detector: run every planted fault, fail on what is missed")
+    controls.add_argument("--list", action="store_true", help="Show the faults and what each must lead to")
+    controls.add_argument("--json", action="store_true", help="One object per fault")
+    controls.add_argument("-k", dest="expression", metavar="TEXT", help="Faults whose name contains this text")
+    controls.add_argument("--workers", type=int, metavar="N", help="Faults side by side (default: what fits)")
+    controls.add_argument("--run", metavar="DIR", help="Keep the run folder, and what has run in it, here")
+    controls.set_defaults(verb=_controls)
+
     bench = verbs.add_parser("bench", help="Measure the embedded store beside a plain copy of the same bytes")
     bench.add_argument("--blocks", type=int, default=64, metavar="N", help="Blocks moved at once (default: 64)")
     bench.add_argument("--json", action="store_true", help="One object per layout and path")
@@ -188,6 +196,15 @@ def _check(options: argparse.Namespace) -> int:
             print(f"{verdict.scenario}::{verdict.cell}: {was} -> {verdict.verdict}")
     print(f"{len(verdicts)} cells judged again, {changed} verdicts changed")
     return ExitCode.OK if all(verdict.verdict in GREEN for verdict in verdicts) else ExitCode.FAILED
+
+
+def _controls(options: argparse.Namespace) -> int:
+    from harness.controls import show
+
+    return show.main(
+        expression=options.expression, list_only=options.list, to_json=options.json, workers=options.workers,
+        run=options.run,
+    )
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -89,7 +89,7 @@ class Runner:
     def _start(
         self, leg: Leg, paths: tuple[Path, Path, Path], environment: Mapping[str, str], log: int, stage: int
     ) -> Process:
-        if leg.engine_name == "vllm" and warm_wanted(environment):
+        if leg.engine_name in ("vllm", "faulty") and warm_wanted(environment):
             # Without a warm process the leg only takes longer to start.
             with contextlib.suppress(WarmError):
                 return self._warm.start_leg([str(path) for path in paths], environment, log, stage)
@@ -186,6 +186,7 @@ class _Watch:
                 self._enter(stage.decode(errors="replace"))
             self._sample_memory()
             if self._process.poll() is not None:
+                self._drain(buffer)
                 return False
             if ready and not chunk:
                 # The child closed its end: it is ending, or has become something else.
@@ -194,6 +195,13 @@ class _Watch:
                 return self._process.poll() is None and self._dump_stacks()
             if time.monotonic() > self._until:
                 return self._dump_stacks()
+
+    def _drain(self, buffer: bytes) -> None:
+        """Read what the child still said before it ended, so that the stage it died in is the last one it entered."""
+        while select.select([self._reader], [], [], 0)[0] and (chunk := os.read(self._reader, 4096)):
+            buffer += chunk
+        for stage in buffer.split(b"\n")[:-1]:
+            self._enter(stage.decode(errors="replace"))
 
     def _dump_stacks(self) -> bool:
         """Ask for the stacks of all threads (faulthandler listens on SIGUSR1 from the child's first line on)."""

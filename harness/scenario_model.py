@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harness.kvstore.faults import FAULTS
 from harness.records import PLATFORMS, DecodeSpec, FindingKind, Outcome, PromptSpec
 from harness.yaml_lines import Document, Path, choices, describe, name_of
 
@@ -33,7 +34,7 @@ class Option:
 
 
 #: Planted faults of the embedded store.
-KNOWN_FAULTS = ("single_span",)
+KNOWN_FAULTS = tuple(FAULTS)
 
 #: Options of the embedded store, as keys beside ``connector``.
 EMBEDDED_OPTIONS: Mapping[str, Option] = {

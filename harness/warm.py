@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: Variables that vLLM and our plugin read when an engine starts, not when modules are imported.
-LATE_VARIABLES = frozenset({"VLLM_KV_CACHE_LAYOUT", "KVPARITY_BACKEND", "KVPARITY_OVERLAY"})
+LATE_VARIABLES = frozenset({"VLLM_KV_CACHE_LAYOUT", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_SHARED_STORE"})
 
 #: ``KVPARITY_WARM=0`` turns warm processes off; every leg then gets an interpreter of its own.
 SWITCH = "KVPARITY_WARM"

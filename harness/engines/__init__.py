@@ -18,6 +18,7 @@ from harness.records import DecodeSpec, Leg, Resolved, Step
 #: Name of ``Leg.engine_name`` -> module with ``open_engine``.
 ENGINES = {
     "vllm": "harness.engines.vllm",
+    "faulty": "harness.engines.faulty",
     "fake": "harness.engines.fake",
     "unavailable": "harness.engines.unavailable",
 }

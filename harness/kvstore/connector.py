@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from harness.kvstore.faults import scheduler_class, worker_class
 from harness.kvstore.messages import Hello, Orders, Report
 from harness.kvstore.metrics import Changes, StoreProm, StoreStats
 from harness.kvstore.scheduler import StoreScheduler
@@ -52,9 +53,9 @@ class EmbeddedStoreConnector(KVConnectorBase_V1):
         self.worker: StoreWorker | None = None
         if role == KVConnectorRole.SCHEDULER:
             block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-            self.scheduler = StoreScheduler(block_size, settings.load == "async")
+            self.scheduler = scheduler_class(settings.fault)(block_size, settings.load == "async")
         else:
-            self.worker = StoreWorker(vllm_config, kv_cache_config, settings)
+            self.worker = worker_class(settings.fault)(vllm_config, kv_cache_config, settings)
 
     @property
     def requires_kv_delivery(self) -> bool:

@@ -39,6 +39,11 @@ class Pool:
         return len(self._keys)
 
     @property
+    def keys(self) -> tuple[bytes | None, ...]:
+        """Key of each slot's complete object, None without."""
+        return tuple(self._keys)
+
+    @property
     def used(self) -> int:
         """Slots that hold a complete object."""
         return sum(key is not None for key in self._keys)

@@ -12,7 +12,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from harness.kvstore import keys
-from harness.kvstore.faults import single_span
+from harness.kvstore.faults.span import single_span
 from harness.kvstore.messages import Hello, Move, Orders, Report
 from harness.kvstore.placement import kernel_block_size_of, placements
 from harness.kvstore.pool import Pool

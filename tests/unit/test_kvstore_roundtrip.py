@@ -8,7 +8,7 @@ import torch
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from harness.kvstore.bench import minimum_runs
-from harness.kvstore.faults import single_span
+from harness.kvstore.faults.span import single_span
 from harness.kvstore.placement import LAYOUTS, placements
 from harness.kvstore.pool import Pool
 from harness.kvstore.roundtrip import wrong_bytes

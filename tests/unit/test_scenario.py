@@ -279,7 +279,7 @@ CASES = {
         "axes.seed[0]: must be a whole number of at least 0, got the number -1."),
     "unknown fault": (
         "", "  fault: [none]\n", 9,
-        "axes.fault[0]: `none` is no fault; valid choices: null, single_span."),
+        "axes.fault[0]: `none` is no fault; valid choices: null, single_span,"),
     "unknown transfer": (
         "", "  transfer: [range]\n", 9,
         "axes.transfer[0]: `range` is no transfer; did you mean `ranges`? Valid choices: bulk, ranges."),

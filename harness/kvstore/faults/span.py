@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planted faults: stores that are wrong on purpose, so that the harness can prove that it notices.
+"""The store that takes a layer's page for one contiguous span, as UMBP did before it copied per head.
 
-``single_span`` treats a layer's page as one contiguous span that starts at the tensor and repeats every
-``stride(0)``, as UMBP did before it copied per head. Where the layout splits the page this either exceeds the stride
-(LHBNC: refused at start) or silently copies other layers' heads (BHLNC).
+The span starts at the tensor and repeats every ``stride(0)``. Where the layout splits the page this either exceeds the
+stride (LHBNC: refused at start) or silently copies other layers' heads (BHLNC).
 """
 
 from __future__ import annotations
@@ -15,9 +14,6 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from harness.kvstore.placement import Placement
 from harness.kvstore.runs import BlockPlan, Region
-
-#: Names that ``kv_connector_extra_config["fault"]`` may have.
-FAULTS: tuple[str, ...] = ("single_span",)
 
 
 def single_span(

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of the engine's planted faults (``harness.engines.faulty``), free of vLLM and torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Fault -> what such an engine does.
+FAULTS: Mapping[str, str] = {
+    "other_layout": "resolves another KV cache layout than was asked for",
+    "layout_in_name_only": "says that it has the layout, and allocates another",
+    "other_backend": "resolves another attention backend than was asked for",
+    "batch_invariance_off": "does not compute batch invariantly although it was asked to",
+    "other_threads": "computes with two threads in one leg of the pair",
+    "answers_before": "has answered the prompts before the first phase",
+    "reset_ignored": "says that the prefix cache was reset, and keeps it",
+    "reset_refused": "never gets the prefix cache reset, because blocks stay held",
+    "not_zeroed": "does not zero the KV tensors before a restore",
+    "blocks_not_shifted": "gives a restore the blocks that the KV was stored from",
+    "answers_reordered": "gives its answers in another order than the prompts",
+    "last_answer_missing": "drops the last prompt",
+    "answers_cut_short": "generates half of the tokens",
+    "logprobs_missing": "gives no logprobs",
+    "block_tables_unknown": "does not know which blocks a prompt has",
+    "one_ulp": "moves one logit by one unit in the last place in every second pass",
+}

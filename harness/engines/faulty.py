@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real vLLM engine that is wrong on purpose, for ``python -m harness controls``.
+
+``Leg.fake["fault"]`` names one of ``FAULTS``. What vLLM resolves is changed through the variables that decide it, so
+the engine really runs another layout or backend; what the runner sees is changed in its answers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from harness.engines import Answer
+from harness.engines.faults import FAULTS
+from harness.engines.vllm import VllmEngine
+from harness.engines.vllm import open_engine as open_vllm
+from harness.prompts import make_prompts
+from harness.records import DecodeSpec, Leg, Resolved
+
+#: Faults that are set in the environment before vLLM reads it.
+ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
+    "other_layout": {"VLLM_KV_CACHE_LAYOUT": "BLNHC"},
+    "layout_in_name_only": {"VLLM_KV_CACHE_LAYOUT": "BLNHC"},
+    "other_backend": {"KVPARITY_BACKEND": "REFERENCE_SHUFFLE"},
+    "batch_invariance_off": {"VLLM_BATCH_INVARIANT": "0"},
+}
+
+
+def open_engine(leg: Leg, stage: Callable[[str], None]) -> FaultyEngine:
+    """The engine that the leg describes, with the fault it names.
+
+    Raises:
+        KeyError: no such fault.
+    """
+    fault = leg.fake["fault"]
+    if fault not in FAULTS:
+        raise KeyError(f"Unknown fault {fault!r} of the engine; valid: {', '.join(FAULTS)}.")
+    os.environ.update(ENVIRONMENT.get(fault, {}))
+    engine = FaultyEngine(open_vllm(leg, stage), leg, fault)
+    if fault == "other_threads":
+        torch.set_num_threads(2)
+    elif fault == "answers_before":
+        engine.generate(make_prompts(leg.prompts, leg.model.vocab_size), leg.decode)
+    return engine
+
+
+class FaultyEngine:
+    """Hands everything to the right engine but what the fault is about."""
+
+    def __init__(self, inner: VllmEngine, leg: Leg, fault: str) -> None:
+        self._inner = inner
+        self._leg = leg
+        self._fault = fault
+        self._passes = 0
+        self._nudged = False
+        if fault == "one_ulp":
+            self._nudge_logits()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def resolved(self) -> Resolved:
+        resolved = self._inner.resolved()
+        return replace(resolved, layout=self._leg.layout) if self._fault == "layout_in_name_only" else resolved
+
+    def generate(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
+        if len(prompts) == 1:
+            # The filler prompt that shifts the free blocks.
+            return [] if self._fault == "blocks_not_shifted" else self._inner.generate(prompts, decode)
+        self._passes += 1
+        self._nudged = self._passes % 2 == 0
+        answers = self._inner.generate(prompts, decode)
+        if self._fault == "answers_reordered":
+            answers.reverse()
+        elif self._fault == "last_answer_missing":
+            answers.pop()
+        elif self._fault == "answers_cut_short":
+            answers = [replace(answer, steps=answer.steps[: decode.max_tokens // 2]) for answer in answers]
+        elif self._fault == "logprobs_missing":
+            answers = [
+                replace(answer, steps=tuple(replace(step, bits=None, top=()) for step in answer.steps))
+                for answer in answers
+            ]
+        return answers
+
+    def placements(self) -> list:
+        known = self._inner.placements()
+        return [] if self._fault == "block_tables_unknown" else known
+
+    def reset(self, deadline_s: float) -> bool:
+        if self._fault == "reset_ignored":
+            return True
+        return False if self._fault == "reset_refused" else self._inner.reset(deadline_s)
+
+    def zero(self) -> tuple[int, int]:
+        return (0, 0) if self._fault == "not_zeroed" else self._inner.zero()
+
+    def _nudge_logits(self) -> None:
+        """Raise the first row's best logit to the next larger number whenever ``_nudged`` is set."""
+        core = self._inner._llm.llm_engine.engine_core.engine_core
+        model = core.model_executor.driver_worker.worker.model_runner.model
+        right = model.compute_logits
+
+        def compute_logits(*arguments: Any, **named: Any) -> torch.Tensor:
+            logits = right(*arguments, **named)
+            if self._nudged and logits is not None and len(logits):
+                best = int(logits[0].argmax())
+                logits[0, best] = torch.nextafter(logits[0, best], torch.full_like(logits[0, best], float("inf")))
+            return logits
+
+        model.compute_logits = compute_logits

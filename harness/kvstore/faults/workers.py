@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker halves with a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from harness.kvstore.faults import shared
+from harness.kvstore.faults.paths import LatePath, faulty_path
+from harness.kvstore.messages import Move, Orders
+from harness.kvstore.worker import StoreWorker
+
+
+class FaultyWorker(StoreWorker):
+    """A worker whose transfer path has the fault of the settings."""
+
+    def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
+        """As the right worker's.
+
+        Raises:
+            ValueError: kernel blocks smaller than manager blocks; the planted faults speak of manager blocks.
+        """
+        super().register(kv_caches)
+        for name, tensor in kv_caches.items():
+            if tensor.shape[0] != self._kv_cache_config.num_blocks:
+                raise ValueError(
+                    f"Layer {name}: planted faults need one kernel block per block, it has {tensor.shape[0]} kernel "
+                    f"blocks in {self._kv_cache_config.num_blocks}."
+                )
+        self.path = faulty_path(str(self._settings.fault), self.path, kv_caches, self.pool.data)
+
+    def store(self, orders: Orders) -> None:
+        if isinstance(self.path, LatePath):
+            self.path.catch_up()
+        super().store(orders)
+
+
+class ForgettingWorker(StoreWorker):
+    """Lost the objects that the scheduler promised, and says so: the engine recomputes or fails the request."""
+
+    def _load(self, move: Move) -> tuple[set[int], set[bytes]]:
+        for slot in move.slots:
+            self.pool.forget(slot)
+        return super()._load(move)
+
+
+class SharingWorker(StoreWorker):
+    """Shares its objects with other engines by a file, under keys that do not tell their cells apart."""
+
+    def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
+        super().register(kv_caches)
+        self.identity = shared.reduced(self.identity, str(self._settings.fault))
+        self._foreign = shared.read()
+        for slot, (key, row) in enumerate(self._foreign):
+            self.pool.data[slot] = torch.frombuffer(bytearray(row), dtype=torch.uint8)
+            self.pool.complete(slot, key)
+
+    def store(self, orders: Orders) -> None:
+        super().store(orders)
+        if orders.stores and not self._foreign:
+            shared.write(self.pool)
+
+
+def worker_with(fault: str) -> type[StoreWorker]:
+    """The worker half that has the fault."""
+    if fault.startswith("key_without_"):
+        return SharingWorker
+    return ForgettingWorker if fault == "promise_not_delivered" else FaultyWorker
