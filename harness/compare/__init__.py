@@ -18,7 +18,7 @@ from harness.compare.evidence import check_evidence
 from harness.compare.pair import OUTCOME_OF, Pair
 from harness.compare.prompts import check_prompts
 from harness.compare.resolved import check_resolved
-from harness.compare.values import check_nan, compare_values, nothing_compared
+from harness.compare.values import check_nan, compare_beside, compare_values, nothing_compared
 from harness.expect import judge_expectation
 from harness.records import (
     OUTCOME_ORDER,
@@ -84,6 +84,9 @@ def _examine(pair: Pair) -> tuple[list[Finding], Compared]:
     if not control:
         values, compared = compare_values(pair)
         findings += values
+        if not findings:
+            # What is wrong with the restore, or with its evidence, comes first; this is for what would pass.
+            findings += compare_beside(pair)
         if _both_answered(pair) and not _names_missing(findings):
             findings += nothing_compared(compared)
     digests, compared = compare_digests(pair, compared, stable=not control)

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sixth check: token ids and logprobs of the restore against the reference, bitwise; and NaN anywhere."""
+"""Sixth check: token ids and logprobs of the restore against the reference, bitwise; and NaN anywhere.
+
+The subject's other answers are held against the oracle's as well: a store must not change what is computed while it
+stores, nor what the local prefix cache gives.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,10 @@ from collections.abc import Iterator
 from harness.bits import is_nan
 from harness.compare.pair import Pair, finding, matched
 from harness.compare.steps import Likeness, compare_steps, rank_words, token_words
-from harness.records import ROLE_PHASES, Compared, Finding, FindingKind, Phase, PromptResult, Role
+from harness.records import ROLE_PHASES, Compared, Finding, FindingKind, Phase, PhaseRecord, PromptResult, Role
+
+#: Phases of the subject in which nothing comes from the store -> the oracle's phase that did the same work.
+BESIDE_THE_STORE = {Phase.POPULATE: Phase.RECOMPUTE, Phase.LOCAL_HIT: Phase.LOCAL_HIT}
 
 
 def check_nan(pair: Pair) -> Iterator[Finding]:
@@ -54,26 +61,56 @@ def compare_values(pair: Pair) -> tuple[list[Finding], Compared]:
     )
 
 
-def _token_finding(oracle: PromptResult, subject: PromptResult, like: Likeness) -> Finding:
+def compare_beside(pair: Pair) -> Iterator[Finding]:
+    """At most one finding per phase: the first answer that the store changed although nothing came from it."""
+    for phase, other in BESIDE_THE_STORE.items():
+        reference, record = pair.record(Role.ORACLE, other), pair.record(Role.SUBJECT, phase)
+        # Other hits mean other batches, and have findings of their own.
+        if reference is None or record is None or _hits(reference) != _hits(record):
+            continue
+        for one, two in matched(reference.prompts, record.prompts):
+            like = compare_steps(one.steps, two.steps)
+            if not like.same_tokens or like.first_unequal is not None:
+                make = _token_finding if like.first_unequal is None else _logprob_finding
+                yield make(one, two, like, phase)
+                break
+
+
+def _hits(record: PhaseRecord) -> tuple[object, ...]:
+    cached = {prompt.index: prompt.cached_tokens for prompt in record.prompts}
+    return record.local_tokens, record.external_tokens, cached
+
+
+def _place(phase: Phase, prompt: PromptResult, token: int) -> tuple[str, str]:
+    """(with the phase, for the message: the restore goes without saying)."""
+    where = f"prompt {prompt.index}, token {token}"
+    return f"subject {phase}, {where}", where if phase is Phase.RESTORE else f"subject {phase}, {where}"
+
+
+def _token_finding(
+    oracle: PromptResult, subject: PromptResult, like: Likeness, phase: Phase = Phase.RESTORE
+) -> Finding:
     place, left, right = like.before, token_words(oracle, like.before), token_words(subject, like.before)
-    where = f"prompt {oracle.index}, token {place}"
+    whole, where = _place(phase, oracle, place)
     return finding(
         FindingKind.TOKENS, f"{where}: {left} vs {right}{rank_words(oracle, subject, place)}",
-        place=f"subject restore, {where}", left=left, right=right, size=like.summary(), limit="0",
+        place=whole, left=left, right=right, size=like.summary(), limit="0",
     )
 
 
-def _logprob_finding(oracle: PromptResult, subject: PromptResult, like: Likeness) -> Finding:
+def _logprob_finding(
+    oracle: PromptResult, subject: PromptResult, like: Likeness, phase: Phase = Phase.RESTORE
+) -> Finding:
     place = like.first_unequal
     assert place is not None
     left, right = token_words(oracle, place), token_words(subject, place)
-    where = f"prompt {oracle.index}, token {place}"
+    whole, where = _place(phase, oracle, place)
     # The selected token's logprob may be equal where a candidate's is not: then say so instead of printing twins.
     what = f"{left} vs {right}" if left != right else f"{left} on both sides to 4 digits, other bits or candidates"
     return finding(
         FindingKind.LOGPROBS,
         f"{where}: {what}; logprobs bitwise equal in {like.steps_equal}/{like.steps} steps",
-        place=f"subject restore, {where}", left=left, right=right, size=like.summary(), limit="0",
+        place=whole, left=left, right=right, size=like.summary(), limit="0",
     )
 
 

@@ -76,7 +76,7 @@ def test_counters_that_a_connector_does_not_have_are_no_finding():
 
 def test_both_sides_may_stop_early_when_both_say_so():
     case = clean()
-    for role, phases in ((ORACLE, RECOMPUTES), (SUBJECT, RESTORED)):
+    for role, phases in ((ORACLE, RECOMPUTES), (SUBJECT, (Phase.POPULATE, *RESTORED))):
         case = edit_prompt(case, role, phases, 0, steps=(make_step(0, 0),), finish_reason="stop")
     verdict = verdict_of(case)
     assert verdict.findings == ()
@@ -320,9 +320,29 @@ def test_an_answer_that_ends_early_on_one_side_is_a_token_difference():
     assert verdict_of(case).compared.tokens == 6
 
 
+@pytest.mark.parametrize("phase", [Phase.POPULATE, Phase.LOCAL_HIT])
+def test_a_store_that_changes_what_does_not_come_from_it_is_a_failure(phase):
+    case = edit_step(clean(), SUBJECT, phase, 1, 2, token=77)
+    found = only(case)
+    assert (found.kind, found.outcome) == (FindingKind.TOKENS, Outcome.FAIL)
+    assert found.place == f"subject {phase}, prompt 1, token 2"
+    assert found.message.startswith(f"subject {phase}, prompt 1, token 2: 22 (-0.7500) vs 77 (-0.7500)")
+    bits = edit_step(clean(), SUBJECT, phase, 0, 1, bits=to_bits(-0.5))
+    assert only(bits).kind is FindingKind.LOGPROBS
+    # What is wrong with the restore itself is said alone.
+    both = edit_step(case, SUBJECT, RESTORED, 0, 0, token=78)
+    assert [finding.place for finding in verdict_of(both).findings] == ["subject restore, prompt 0, token 0"]
+
+
+def test_other_hits_make_other_batches_and_are_not_compared():
+    case = edit_step(clean(), SUBJECT, Phase.LOCAL_HIT, 1, 2, token=77)
+    case = edit(case, SUBJECT, Phase.LOCAL_HIT, local_tokens=8)
+    assert kinds(case) == [FindingKind.LOCAL_HITS]
+
+
 def test_the_reference_is_the_one_that_the_cell_names():
     case = edit_step(clean(), ORACLE, Phase.LOCAL_HIT, 0, 0, token=77)
-    assert verdict_of(case) == PASSED
+    assert verdict_of(edit_step(case, SUBJECT, Phase.LOCAL_HIT, 0, 0, token=77)) == PASSED
     hit = edit_step(clean(reference=Reference.LOCAL_HIT), ORACLE, Phase.LOCAL_HIT, 0, 0, token=77)
     assert kinds(hit) == [FindingKind.TOKENS]
 
