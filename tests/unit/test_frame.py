@@ -38,6 +38,9 @@ def frame_of(*cases):
 
 def test_a_row_has_every_column_by_value():
     row = frame_of(clean()).iloc[0].to_dict()
+    assert list(row) == list(COLUMNS)
+    # Only a cell of UMBP has these.
+    assert all(pd.isna(row.pop(name)) for name in ("overlay", "overlay_files", "store_runtime"))
     assert row == {
         "scenario": "matrix", "cell": "LBHNC-REFERENCE-bi1", "layout": "LBHNC", "backend": "REFERENCE",
         "batch_invariant": True, "reference": "recompute", "outcome": "pass", "verdict": "pass",
@@ -50,7 +53,16 @@ def test_a_row_has_every_column_by_value():
         "model_source": "stand-in", "oracle_leg": "oracle-leg", "subject_leg": "subject-leg", "duration_s": 9.0,
         "oracle_s": 4.5, "subject_s": 4.5, "peak_mib": 512.0, "threads": 1, "vllm": "0.32.0", "torch": "2.13.0+cpu",
     }
-    assert list(row) == list(COLUMNS)
+
+
+def test_a_row_of_umbp_says_which_source_and_which_runtime():
+    case = clean()
+    subject = replace(case.subject, environment={"env:KVPARITY_UMBP_RUNTIME": "adapter"})
+    leg = case.legs["subject-leg"]
+    identity = {"overlay": "wheel:vllm==0.33.0", "overlay_files": "ab" * 8}
+    legs = {**case.legs, "subject-leg": replace(leg, identity=identity)}
+    row = frame_of(replace(case, subject=subject, legs=legs)).iloc[0]
+    assert row[["overlay", "overlay_files", "store_runtime"]].tolist() == ["wheel:vllm==0.33.0", "ab" * 8, "adapter"]
 
 
 def test_what_a_dead_leg_never_measured_is_missing_not_zero():

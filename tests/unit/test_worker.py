@@ -28,6 +28,7 @@ def caught(error: Exception, through: str = "") -> Exception:
         (NotImplementedError("no ALiBi"), False, "", Ending.REFUSED),
         # The connector had the KV tensors: the configuration was accepted, and then it died.
         (ValueError("KV region bytes (65536) exceed its stride (8192)"), False, "register_kv_caches", Ending.CRASHED),
+        (ValueError("KV region bytes (65536) exceed its stride (8192)"), False, "from_kv_cache_config", Ending.CRASHED),
         (ValueError("late"), True, "", Ending.CRASHED),
         (RuntimeError("operator missing"), False, "", Ending.CRASHED),
         (LegError("x"), False, "", Ending.CRASHED),
