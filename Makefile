@@ -54,9 +54,18 @@ controls: ## Prove the detector: run every planted fault, fail on one that is no
 clean-cells: ## False alarms: 120 cells with nothing wrong, every one of which must pass
 	@$(MAKE) --no-print-directory matrix SCENARIOS=scenarios/clean.yaml
 
+.PHONY: plan
+plan: ## Show what SCENARIOS cover on PLATFORM (rocm, cuda, cpu), as vLLM's own classes say; runs nothing
+	@python="$(python)" && exec "$$python" -m harness plan $(if $(PLATFORM),--platform $(PLATFORM)) \
+	  $(or $(SCENARIOS),$(if $(filter rocm cuda,$(PLATFORM)),scenarios/$(PLATFORM).yaml,scenarios/matrix.yaml)) $(ARGS)
+
+.PHONY: doctor
+doctor: ## Say what this machine can run, and why not the rest
+	@python="$(python)" && exec "$$python" -m harness doctor $(ARGS)
+
 .PHONY: test
 test: ## Run the tests (real engines with the tiny model included, `slow` ones not)
-	@python="$(test_python)" && "$$python" -m pytest tests -m 'not slow' $(if $(N),-n $(N)) $(if $(K),-k '$(K)') $(ARGS)
+	@python="$(test_python)" && "$$python" -m pytest tests -m 'not slow' -n $(or $(N),2) $(if $(K),-k '$(K)') $(ARGS)
 
 .PHONY: test-slow
 test-slow: ## Run the tests that need the Qwen3-0.6B shape or minutes

@@ -78,7 +78,7 @@ def child(task: dict[str, Any]) -> dict[str, Any]:
         enforce_eager=True,
         max_model_len=256,
         num_gpu_blocks_override=96,
-        gpu_memory_utilization=0.1,
+        kv_cache_memory_bytes=64 << 20,
         disable_log_stats=False,
         worker_extension_cls="harness.plugin.probe.Probe",
         **task["engine"],
