@@ -33,6 +33,9 @@ from harness.models import cache_folder
 #: The connector's folder, relative to the parent of the ``vllm`` package.
 FOLDER = "vllm/distributed/kv_transfer/kv_connector/v1/umbp"
 
+#: Names the connector of the installed vLLM.
+INSTALLED = "installed"
+
 #: Files without which a folder is not that connector.
 NEEDED = ("__init__.py", "connector.py", "runtime/base.py", "runtime/factory.py")
 
@@ -72,14 +75,14 @@ def find_overlay(spec: str | None, *, cache: Path | None = None) -> Overlay:
     """The overlay that ``spec`` names; without one, the connector of the installed vLLM.
 
     Args:
-        spec: ``DIR``, ``git:REPO@REF``, ``wheel:vllm==VERSION`` or ``wheel:FILE.whl``.
+        spec: ``DIR``, ``git:REPO@REF``, ``wheel:vllm==VERSION``, ``wheel:FILE.whl`` or ``installed``.
         cache: folder for the copies; default ``overlays`` in the cache folder of ``harness.models``.
 
     Raises:
         OverlayError: one sentence: no such folder, reference or wheel, or a tree without the connector.
     """
     cache = (cache or cache_folder()) / "overlays"
-    if not spec:
+    if not spec or spec == INSTALLED:
         return _installed()
     scheme, _, rest = spec.partition(":")
     try:

@@ -168,5 +168,6 @@ def test_without_an_overlay_the_installed_one_or_how_to_get_one(tmp_path, monkey
     with pytest.raises(OverlayError, match="^the installed vLLM has no UMBP connector; .*wheel:vllm==0.33.0"):
         find_overlay(None)
     write_tree(tmp_path / "site")
-    found = find_overlay(None)
+    found = find_overlay("installed")
+    assert found == find_overlay(None)
     assert (found.origin, found.path, found.digest) == ("installed vLLM", None, digest_of(FILES))
