@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     controls = verbs.add_parser("controls", help="Prove the detector: run every planted fault, fail on what is missed")
     controls.add_argument("--list", action="store_true", help="Show the faults and what each must lead to")
     controls.add_argument("--json", action="store_true", help="One object per fault")
-    controls.add_argument("-k", dest="expression", metavar="TEXT", help="Faults whose name contains this text")
+    controls.add_argument("-k", dest="expression", metavar="TEXT", help="Faults whose name has one of the texts a,b")
     controls.add_argument("--workers", type=int, metavar="N", help="Faults side by side (default: what fits)")
     controls.add_argument("--run", metavar="DIR", help="Keep the run folder, and what has run in it, here")
     controls.set_defaults(verb=_controls)

@@ -133,19 +133,24 @@ CONTROLS: tuple[Control, ...] = (
     # The engine: the path was not taken.
     _engine("answers_before", Kind.POPULATE_NOT_COLD),
     _engine("answers_before", Kind.RECOMPUTE_NOT_COLD, roles=ORACLE),
-    _engine("reset_ignored", Kind.LOCAL_HITS, also=(Kind.EXTERNAL_HITS, Kind.NOTHING_DELIVERED, Kind.DIGESTS_MISSING)),
+    # The local hits are those of zeroed tensors, so the values are wrong as well.
+    _engine("reset_ignored", Kind.LOCAL_HITS, Outcome.FAIL, must=(Kind.EXTERNAL_HITS, Kind.LOGPROBS),
+            also=(Kind.TOKENS, Kind.KV_DIGESTS, Kind.SAME_BLOCKS, Kind.NOTHING_DELIVERED)),
     _engine("reset_refused", Kind.RESET_FAILED),
     _engine("not_zeroed", Kind.NOT_ZEROED),
-    _engine("blocks_not_shifted", Kind.SAME_BLOCKS),
+    _engine("blocks_in_order", Kind.SAME_BLOCKS),
     # The engine: its answers.
     _engine("one_ulp", Kind.ORACLE_UNSTABLE, roles=ORACLE),
     _engine("answers_reordered", Kind.TOKENS, also=VALUES),
-    _engine("last_answer_missing", Kind.PROMPTS_DIFFER),
-    _engine("answers_cut_short", Kind.NOTHING_COMPARED),
+    # With a prompt missing, what the others hit cannot add up either.
+    _engine("last_answer_missing", Kind.PROMPTS_DIFFER,
+            also=(Kind.LOCAL_HITS, Kind.EXTERNAL_HITS, Kind.DIGESTS_MISSING)),
+    _engine("answers_cut_short", Kind.NOTHING_COMPARED, roles=BOTH),
     _engine("logprobs_missing", Kind.LOGPROBS_MISSING, roles=BOTH),
     _engine("block_tables_unknown", Kind.DIGESTS_MISSING),
     # The runner: what it keeps and compares.
-    _runner("other_prompts", "the subject answered another prompt set than the oracle", Kind.PROMPTS_DIFFER),
+    _runner("other_prompts", "the subject answered another prompt set than the oracle", Kind.PROMPTS_DIFFER,
+            also=(Kind.NOTHING_COMPARED, Kind.DIGESTS_MISSING)),
     _runner("phase_missing", "the subject ended without its A/A control", Kind.PHASE_MISSING),
     _runner("older_result", "the subject's result is that of an older leg", Kind.STALE_OBSERVATION),
     # How a leg ends.

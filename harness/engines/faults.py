@@ -16,7 +16,7 @@ FAULTS: Mapping[str, str] = {
     "reset_ignored": "says that the prefix cache was reset, and keeps it",
     "reset_refused": "never gets the prefix cache reset, because blocks stay held",
     "not_zeroed": "does not zero the KV tensors before a restore",
-    "blocks_not_shifted": "gives a restore the blocks that the KV was stored from",
+    "blocks_in_order": "gives out blocks by number after a reset, so a restore gets those it was stored from",
     "answers_reordered": "gives its answers in another order than the prompts",
     "last_answer_missing": "drops the last prompt",
     "answers_cut_short": "generates half of the tokens",

@@ -42,7 +42,8 @@ def open_engine(leg: Leg, stage: Callable[[str], None]) -> FaultyEngine:
     os.environ.update(ENVIRONMENT.get(fault, {}))
     engine = FaultyEngine(open_vllm(leg, stage), leg, fault)
     if fault == "other_threads":
-        torch.set_num_threads(2)
+        # vLLM replaces torch's own name for it, so that nobody does this by accident.
+        torch._C.set_num_threads(2)
     elif fault == "answers_before":
         engine.generate(make_prompts(leg.prompts, leg.model.vocab_size), leg.decode)
     return engine
@@ -70,7 +71,7 @@ class FaultyEngine:
     def generate(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
         if len(prompts) == 1:
             # The filler prompt that shifts the free blocks.
-            return [] if self._fault == "blocks_not_shifted" else self._inner.generate(prompts, decode)
+            return self._inner.generate(prompts, decode)
         self._passes += 1
         self._nudged = self._passes % 2 == 0
         answers = self._inner.generate(prompts, decode)
@@ -94,15 +95,25 @@ class FaultyEngine:
     def reset(self, deadline_s: float) -> bool:
         if self._fault == "reset_ignored":
             return True
-        return False if self._fault == "reset_refused" else self._inner.reset(deadline_s)
+        if self._fault == "reset_refused":
+            return False
+        done = self._inner.reset(deadline_s)
+        if self._fault == "blocks_in_order":
+            pool = self._core().scheduler.kv_cache_manager.block_pool
+            free = sorted(pool.free_block_queue.get_all_free_blocks(), key=lambda block: block.block_id)
+            pool.free_block_queue = type(pool.free_block_queue)(free)
+        return done
 
     def zero(self) -> tuple[int, int]:
         return (0, 0) if self._fault == "not_zeroed" else self._inner.zero()
 
+    def _core(self) -> Any:
+        """The engine core, in process."""
+        return self._inner._llm.llm_engine.engine_core.engine_core
+
     def _nudge_logits(self) -> None:
         """Raise the first row's best logit to the next larger number whenever ``_nudged`` is set."""
-        core = self._inner._llm.llm_engine.engine_core.engine_core
-        model = core.model_executor.driver_worker.worker.model_runner.model
+        model = self._core().model_executor.driver_worker.worker.model_runner.model
         right = model.compute_logits
 
         def compute_logits(*arguments: Any, **named: Any) -> torch.Tensor:
