@@ -91,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     controls.add_argument("--run", metavar="DIR", help="Keep the run folder, and what has run in it, here")
     controls.set_defaults(verb=_controls)
 
+    doctor = verbs.add_parser("doctor", help="Say what this machine can run, and why not the rest")
+    doctor.add_argument("--json", action="store_true", help="One object per fact")
+    doctor.set_defaults(verb=_doctor)
+
     bench = verbs.add_parser("bench", help="Measure the embedded store beside a plain copy of the same bytes")
     bench.add_argument("--blocks", type=int, default=64, metavar="N", help="Blocks moved at once (default: 64)")
     bench.add_argument("--json", action="store_true", help="One object per layout and path")
@@ -205,6 +209,14 @@ def _controls(options: argparse.Namespace) -> int:
         expression=options.expression, list_only=options.list, to_json=options.json, workers=options.workers,
         run=options.run,
     )
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from harness import doctor
+
+    facts = doctor.examine()
+    print(json.dumps(doctor.as_plain(facts), indent=2) if options.json else doctor.render(facts).rstrip())
+    return doctor.exit_code(facts)
 
 
 def _bench(options: argparse.Namespace) -> int:
