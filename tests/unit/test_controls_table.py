@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,12 +12,13 @@ import pytest
 from harness import wire
 from harness.compare import OUTCOME_OF
 from harness.compare.pair import finding
-from harness.controls import CONTROLS, Control, plant
+from harness.controls import CONTROLS, Control, plant, show
 from harness.controls.build import Planted
 from harness.controls.run import _Queue, result_of
 from harness.controls.show import as_json, line, listing, summary
 from harness.controls.table import ENGINE, STORE
 from harness.engines.faults import FAULTS as ENGINE_FAULTS
+from harness.errors import UsageError
 from harness.kvstore.faults import FAULTS as STORE_FAULTS
 from harness.records import Compared, FindingKind, Leg, Model, Outcome, Role, Verdict
 from harness.scenario_model import KNOWN_FAULTS
@@ -134,3 +136,25 @@ def test_what_is_printed():
     assert all(f'"{key}"' in as_json([held]) for key in keys)
     assert [row.split()[0] for row in listing(CONTROLS).splitlines()] == [control.fault for control in CONTROLS]
     assert one.subject.role is Role.SUBJECT
+
+
+def test_the_verb_fails_when_one_is_missed(monkeypatch, capsys):
+    one = named("reset_refused")
+    held = result_of(one, verdict(Outcome.VACUOUS, FindingKind.RESET_FAILED))
+    missed = result_of(one, verdict(Outcome.PASS))
+    monkeypatch.setattr(show.host, "platform", lambda: "cpu")
+    monkeypatch.setattr(show.host, "identity", dict)
+    monkeypatch.setattr(show, "plant", lambda *_, **__: [one])
+    codes = []
+    for results in ([held], [held, missed]):
+        monkeypatch.setattr(show, "run_controls", lambda *_, results=results, **__: results)
+        codes.append(show.main(expression="reset_refused", list_only=False, to_json=True, workers=1, run=None))
+        assert json.loads(capsys.readouterr().out)[-1]["caught"] is results[-1].caught
+    assert codes == [0, 1]
+
+
+def test_names_that_do_not_exist_are_an_error_and_several_may_be_given(capsys):
+    with pytest.raises(UsageError, match="no planted fault's name contains 'nothing'; there are: single_span, "):
+        show.main(expression="nothing", list_only=True, to_json=False, workers=1, run=None)
+    assert show.main(expression="one_ulp,no_memory", list_only=True, to_json=False, workers=1, run=None) == 0
+    assert [row.split()[0] for row in capsys.readouterr().out.splitlines()] == ["one_ulp", "no_memory"]
