@@ -20,7 +20,7 @@ from harness import __version__, host, wire
 from harness.archive import RunFolder
 from harness.device import slots
 from harness.errors import ExitCode, HarnessError, UsageError
-from harness.records import Verdict
+from harness.records import PLATFORMS, Verdict
 
 if TYPE_CHECKING:
     from harness.report import RunView
@@ -60,10 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     matrix.add_argument("-k", dest="expression", metavar="EXPRESSION", help="Cells whose name matches (pytest -k)")
     matrix.set_defaults(verb=_matrix)
 
-    plan = verbs.add_parser("plan", help="Show the cells and legs of scenario files; runs nothing")
+    plan = verbs.add_parser("plan", help="Show what scenario files cover, as vLLM's own classes say; runs nothing")
     plan.add_argument("scenarios", nargs="+", metavar="FILE")
     plan.add_argument("--model", metavar="DIR", help="Model directory instead of the scenarios' own")
-    plan.add_argument("--json", action="store_true", help="The plan as JSON")
+    plan.add_argument("--platform", choices=PLATFORMS, help="Platform to plan for (default: this machine's)")
+    plan.add_argument("--cells", action="store_true", help="Also a line for every cell")
+    plan.add_argument("--json", action="store_true", help="One object per cell")
     plan.set_defaults(verb=_plan)
 
     report = verbs.add_parser("report", help="Print a stored run again")
@@ -74,6 +76,14 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("run", nargs="?", default="results/latest", metavar="RUN", help="Run folder (default: latest)")
     check.set_defaults(verb=_check)
 
+    controls = verbs.add_parser("controls", help="Prove the detector: run every planted fault, fail on what is missed")
+    controls.add_argument("--list", action="store_true", help="Show the faults and what each must lead to")
+    controls.add_argument("--json", action="store_true", help="One object per fault")
+    controls.add_argument("-k", dest="expression", metavar="TEXT", help="Faults whose name has one of the texts a,b")
+    controls.add_argument("--workers", type=int, metavar="N", help="Faults side by side (default: what fits)")
+    controls.add_argument("--run", metavar="DIR", help="Keep the run folder, and what has run in it, here")
+    controls.set_defaults(verb=_controls)
+
     ab = verbs.add_parser("ab", help="The same scenarios against two versions of the UMBP connector's source")
     ab.add_argument("base", metavar="BASE", help="Overlay: a vLLM checkout, git:REPO@REF or wheel:vllm==VERSION")
     ab.add_argument("candidate", metavar="CAND", help="Overlay to hold against it")
@@ -82,14 +92,6 @@ def _parser() -> argparse.ArgumentParser:
     ab.add_argument("--run", metavar="DIR", help="Folder for both runs (default: a new one under results/)")
     ab.add_argument("-k", dest="expression", metavar="EXPRESSION", help="Cells whose name matches (pytest -k)")
     ab.set_defaults(verb=_ab)
-
-    controls = verbs.add_parser("controls", help="Prove the detector: run every planted fault, fail on what is missed")
-    controls.add_argument("--list", action="store_true", help="Show the faults and what each must lead to")
-    controls.add_argument("--json", action="store_true", help="One object per fault")
-    controls.add_argument("-k", dest="expression", metavar="TEXT", help="Faults whose name has one of the texts a,b")
-    controls.add_argument("--workers", type=int, metavar="N", help="Faults side by side (default: what fits)")
-    controls.add_argument("--run", metavar="DIR", help="Keep the run folder, and what has run in it, here")
-    controls.set_defaults(verb=_controls)
 
     doctor = verbs.add_parser("doctor", help="Say what this machine can run, and why not the rest")
     doctor.add_argument("--json", action="store_true", help="One object per fact")
@@ -138,19 +140,20 @@ def _ab(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from harness.session import load_plan, scenario_files
+    from harness import coverage
+    from harness.session import scenario_files
 
-    root = Path.cwd()
-    plan, notes = load_plan(scenario_files(options.scenarios, root), root=root, model=options.model)
+    files = scenario_files(options.scenarios, Path.cwd())
+    here = coverage.machine_platform()
+    plan, notes = coverage.load(files, platform=options.platform or host.platform(), model=options.model)
+    found = coverage.predict(plan, options.platform or host.platform(), here) if plan.cells else None
     if options.json:
-        print(wire.to_json(plan, indent=2))
+        print(json.dumps(coverage.rows(found) if found else [], indent=2))
         return ExitCode.OK
     for note in notes:
         print(note)
-    for cell in plan.cells:
-        expected = cell.expectation.outcome if cell.expectation else "pass"
-        legs = f"oracle {cell.oracle}  subject {cell.subject}"
-        print(f"{cell.name}  reference {cell.reference}  expects {expected}  {legs}")
+    if found:
+        print(coverage.render(found, cells=options.cells), end="")
     print(f"{len(plan.cells)} cells, {len(plan.legs)} legs ({2 * len(plan.cells) - len(plan.legs)} shared)")
     return ExitCode.OK
 
