@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +19,9 @@ from harness.errors import UsageError
 
 #: Smallest accepted ratio of store and load: path -> runs per block at most -> ratio. One-run layouts are held to more.
 TARGETS: Mapping[str, tuple[tuple[int, float], ...]] = {"bulk": ((1, 0.8), (224, 0.6)), "ranges": ((224, 0.3),)}
+
+#: Columns of the table where no terminal says how many there are.
+TABLE_WIDTH = 130
 
 Row = Mapping[str, Any]
 
@@ -39,9 +43,16 @@ def short(rows: Sequence[Row]) -> list[str]:
 
 def table(rows: Sequence[Row]) -> Table:
     """The rows for a terminal."""
-    shown = Table(title="Embedded store, Qwen3-0.6B's KV cache (28 layers, 8 KV heads, head_dim 128, bf16, block 16)")
-    for name in ("layout", "path", "runs a block", "minimum", "store", "load", "of memcpy", "", "target", "extra MiB"):
-        shown.add_column(name, justify="left" if name in {"layout", "path"} else "right")
+    shown = Table(
+        title="Embedded store, Qwen3-0.6B's KV cache (28 layers, 8 KV heads, head_dim 128, bf16, block 16)",
+        box=SIMPLE_HEAD,
+    )
+    names = (
+        "layout", "path", "runs a block", "minimum", "store", "load", "store / memcpy", "load / memcpy", "target",
+        "extra MiB",
+    )
+    for name in names:
+        shown.add_column(name, justify="left" if name in {"layout", "path"} else "right", no_wrap=True)
     for row in rows:
         shown.add_row(
             row["layout"], row["path"], str(row["runs_per_block"]), str(row["minimum_runs_per_block"]),
@@ -92,7 +103,8 @@ def show(*, blocks: int, as_json: bool, plot_to: str | None) -> list[Row]:
     if as_json:
         print(json.dumps(rows, indent=2))
     else:
-        console = Console()
+        # A pipe has no width of its own; the table needs this much.
+        console = Console() if Console().is_terminal else Console(width=TABLE_WIDTH)
         console.print(table(rows))
         for line in short(rows):
             console.print(f"below target: {line}", highlight=False)
