@@ -19,6 +19,7 @@ import pytest
 from harness import host
 from harness.archive import RunFolder
 from harness.errors import ExitCode, HarnessError
+from harness.plan import select
 from harness.progress import Progress
 from harness.records import Cell, Outcome, Verdict
 from harness.report import RunView
@@ -179,17 +180,19 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.stash.get(RUN, None) and not hasattr(config, "workerinput") and not config.option.collectonly:
-        _start_progress(config)
+        _start_progress(config, [item.cell.name for item in session.items if isinstance(item, CellItem)])
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_node_collection_finished(node: Any) -> None:
-    """With pytest-xdist the controller collects nothing itself."""
-    if node.config.stash.get(RUN, None) and PROGRESS not in node.config.stash:
-        _start_progress(node.config)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """With pytest-xdist the controller collects nothing itself; a worker tells it the node ids."""
+    run = node.config.stash.get(RUN, None)
+    if run and PROGRESS not in node.config.stash:
+        names = {f"{cell.path}::{cell.id}": cell.name for cell in run.plan.cells}
+        _start_progress(node.config, [names[identifier] for identifier in ids if identifier in names])
 
 
-def _start_progress(config: pytest.Config) -> None:
+def _start_progress(config: pytest.Config, selected: list[str]) -> None:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     # A stream of its own: while an item runs, pytest's capture owns descriptor 1. It does not own it here.
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -198,7 +201,8 @@ def _start_progress(config: pytest.Config) -> None:
         if reporter is not None and reporter.verbosity >= 0:
             print(f"\n{datetime.datetime.now():%H:%M:%S} {line}", file=stream, flush=True)
 
-    progress = Progress(config.stash[RUN].folder, config.stash[RUN].plan, say)
+    run = config.stash[RUN]
+    progress = Progress(run.folder, select(run.plan, selected), say)
     config.stash[PROGRESS] = progress
     config.add_cleanup(stream.close)
     progress.start()

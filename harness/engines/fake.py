@@ -50,12 +50,20 @@ def _hang() -> None:
     signal.pause()
 
 
+def _pause() -> None:
+    """Go on after a while in which whoever watches has looked (harness.progress looks twice a second)."""
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 2.0)
+    signal.pause()
+
+
 #: What a stage can be made to do.
 ENDINGS: Mapping[str, Callable[[], None]] = {
     "refuse": _refuse,
     "raise": _raise,
     "memory": _no_memory,
     "hang": _hang,
+    "pause": _pause,
     "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sigsegv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "exit0": lambda: os._exit(0),
