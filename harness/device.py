@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices and their leases: one leg per GPU at a time, across every process of every run on the machine.
 
-pytest-xdist's grouping cannot give exclusivity (FACTS 8), so a lease is a file lock per device in a folder that all
+pytest-xdist's grouping cannot give exclusivity, so a lease is a file lock per device in a folder that all
 runs of a user share. On a CPU host there is nothing to lease: legs pin their own thread count.
 """
 

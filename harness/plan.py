@@ -44,7 +44,7 @@ COMMON_ENV: Mapping[str, str] = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
-#: On a CPU host thread counts change bits, so both legs of a cell run with one (FACTS 6); compiling buys nothing.
+#: On a CPU host thread counts change bits, so both legs of a cell run with one; compiling buys nothing.
 CPU_ENV: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "0",

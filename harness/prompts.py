@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Token-id prompt sets: seeded, the same on every machine, and the rule that says how many tokens a store can serve.
 
-Prompts are token ids and never text, because text re-tokenises differently (FACTS: send token ids, compare token ids).
+Prompts are token ids and never text, because text re-tokenises differently.
 Ids come from SHAKE-128 and not from ``random``, of which Python keeps only ``random()`` itself stable.
 """
 

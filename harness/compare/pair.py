@@ -110,7 +110,7 @@ class Pair:
 def expected_hits(cell: Cell, prompts: tuple[PromptResult, ...]) -> tuple[int, ...] | None:
     """Hit tokens that each prompt must have; they add up to ``cell.expected_external_tokens``.
 
-    vLLM recomputes at least the last token, and with it its whole block (FACTS: n-1 rule), so a prompt of n tokens
+    vLLM recomputes at least the last token, and with it its whole block (the n-1 rule), so a prompt of n tokens
     hits its full blocks among the first n-1 tokens. None when the plan counted by another rule and the sum cannot be
     split evenly either: then only the sum can be checked.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch invariance on CPU: a row's logits do not depend on the rows beside it, bit for bit.
 
-vLLM's own set-up registers Triton kernels, which a CPU host does not have (FACTS 6). Measured on CPU, the only
+vLLM's own set-up registers Triton kernels, which a CPU host does not have. Measured on CPU, the only
 operation of a dense decoder whose rows depend on the batch is the matrix product, through its number of rows; norms,
 rotary embedding, activations, embedding, softmax and top-k treat rows alone. So every unquantised linear layer, the
 output head included, is cut into tiles of fixed sizes.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Causal attention whose every row is a function of that row, its position and its context, bit for bit.
 
-A matrix product's rounding depends on the shape of the call (FACTS: the GEMM's M), so the shape must not depend on
+A matrix product's rounding depends on the shape of the call, so the shape must not depend on
 what else is computed. Positions are cut into tiles at fixed places; the tile ``t`` always multiplies
 ``TILE * group`` query rows with ``(t + 1) * TILE`` keys, whether one of its rows is wanted (decode) or all of them
 (prefill). A query at position p therefore always sits in the same row of a product of the same shape.

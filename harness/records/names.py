@@ -42,7 +42,7 @@ class Role(StrEnum):
 
 
 class Reference(StrEnum):
-    """What a restore is compared with; both comparisons are bitwise (FACTS: the GEMM's M is equal in both)."""
+    """What a restore is compared with; both comparisons are bitwise (the GEMM has the same number of rows in both)."""
 
     #: The oracle's cold pass: right where the backend is batch invariant.
     RECOMPUTE = "recompute"
