@@ -65,7 +65,7 @@ doctor: ## Say what this machine can run, and why not the rest
 
 .PHONY: test
 test: ## Run the tests (real engines with the tiny model included, `slow` ones not)
-	@python="$(test_python)" && "$$python" -m pytest tests -m 'not slow' -n $(or $(N),2) $(if $(K),-k '$(K)') $(ARGS)
+	@python="$(test_python)" && "$$python" -m pytest tests -m 'not slow' -n $(or $(N),2) --dist worksteal $(if $(K),-k '$(K)') $(ARGS)
 
 .PHONY: test-slow
 test-slow: ## Run the tests that need the Qwen3-0.6B shape or minutes
