@@ -259,8 +259,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if progress is not None:
         progress.stop()
     words = config.stash[ENDED]
-    view = run.view(words, _facts(run, progress))
-    write_results(run, view, _facts(run, progress) | {"exit": int(exitstatus), "seconds": view.seconds})
+    facts = _facts(run, progress)
+    view = run.view(words, facts)
+    write_results(run, view, facts | {"exit": int(exitstatus), "seconds": view.seconds})
     config.stash[VIEW] = view
     red = [word for word in words.values() if word not in GREEN]
     if exitstatus == ExitCode.FAILED and red and len(red) == session.testsfailed and set(red) <= set(AMBER):
@@ -269,7 +270,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _facts(run: Run, progress: Progress | None) -> dict[str, Any]:
     legs = run.plan.legs
-    facts: dict[str, Any] = {"platform": "cpu" if _faked(run) else host.platform(), **host.identity()}
+    facts: dict[str, Any] = {"platform": "fake engine" if _faked(run) else host.platform(), **host.identity()}
     if progress is not None:
         facts["peak_gib"] = f"{progress.peak_bytes / 2**30:.2f}"
     if legs:

@@ -32,6 +32,8 @@ def test_a_clean_run_is_green_and_leaves_its_files(suite):
     assert [verdict["cell"] for verdict in verdicts] == CELLS
     result.stdout.fnmatch_lines(["*1 scenarios -> 2 cells, 4 legs (0 shared)*"])
     result.stdout.fnmatch_lines(["*2 passed*"])
+    # Nobody may take such a report for one of a real engine.
+    assert "; fake engine," in (suite.folder / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
