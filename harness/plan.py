@@ -201,5 +201,9 @@ def _reference(asked: str, batch_invariant: bool) -> Reference:
 
 
 def _leg(role: Role, connector: Mapping[str, Any] | None, common: Mapping[str, Any]) -> Leg:
-    leg = Leg(digest="", role=role, kv_transfer_config=connector, phases=ROLE_PHASES[role], **common)
-    return replace(leg, digest=wire.digest(leg))
+    return named(Leg(digest="", role=role, kv_transfer_config=connector, phases=ROLE_PHASES[role], **common))
+
+
+def named(leg: Leg) -> Leg:
+    """The leg with the digest of all its other fields."""
+    return replace(leg, digest=wire.digest(replace(leg, digest="")))

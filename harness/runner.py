@@ -79,6 +79,14 @@ class Runner:
                 self._folder.write_observation(observation)
             return observation
 
+    def ensure_pair(self, oracle: Leg, subject: Leg) -> tuple[Observation | None, Observation]:
+        """(oracle's, subject's) observation; the oracle's is None where the subject did not come up.
+
+        The subject goes first: when the engine refuses it there is nothing that an oracle could be compared with.
+        """
+        answer = self.ensure(subject)
+        return (self.ensure(oracle) if answer.ending is Ending.OK else None), answer
+
     def _read(self, leg: Leg) -> Observation | None:
         try:
             return self._folder.read_observation(leg.digest)

@@ -18,7 +18,7 @@ from harness.compare import judge
 from harness.errors import UsageError
 from harness.models import find_model
 from harness.plan import make_plan, select
-from harness.records import Cell, Ending, Observation, Outcome, Plan, Verdict
+from harness.records import Cell, Observation, Outcome, Plan, Verdict
 from harness.report import RunView
 from harness.runner import Runner
 from harness.scenario import read_scenarios
@@ -106,12 +106,8 @@ class Run:
         self._runner.close()
 
     def run_cell(self, cell: Cell) -> Verdict:
-        """Run the legs of a cell that have not run yet, and judge it.
-
-        The subject goes first: when the engine refuses it there is nothing that an oracle could be compared with.
-        """
-        subject = self._runner.ensure(self._legs[cell.subject])
-        oracle = self._runner.ensure(self._legs[cell.oracle]) if subject.ending is Ending.OK else None
+        """Run the legs of a cell that have not run yet, and judge it."""
+        oracle, subject = self._runner.ensure_pair(self._legs[cell.oracle], self._legs[cell.subject])
         return judge(cell, self._legs, oracle, subject)
 
     def judge_stored(self, plan: Plan) -> tuple[list[Verdict], dict[str, Observation]]:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness import wire
 from harness.controls.table import ENGINE, ORACLE, STORE, Control
-from harness.plan import make_plan
+from harness.plan import make_plan, named
 from harness.records import Cell, DecodeSpec, Leg, Model, PromptSpec, Role, Scenario, SubjectSpec
 
 MODEL = "tiny"
@@ -117,5 +116,4 @@ def _faulty(control: Control, leg: Leg) -> Leg:
 
 
 def _changed(leg: Leg, **changes: Any) -> Leg:
-    leg = replace(leg, **changes, digest="")
-    return replace(leg, digest=wire.digest(leg))
+    return named(replace(leg, **changes))

@@ -12,7 +12,7 @@ from harness import wire
 from harness.archive import RunFolder
 from harness.compare import judge
 from harness.controls.build import Planted
-from harness.records import Ending, Finding, Outcome, Verdict
+from harness.records import Finding, Outcome, Verdict
 from harness.runner import DEADLINES_S, Runner
 
 #: The fake engine's hanging restore is given up after this many seconds.
@@ -97,8 +97,7 @@ def _run(one: Planted, runner: Runner, folder: RunFolder) -> Result:
     if one.control.fault == "older_result":
         # As if a run folder's files had been copied: the result lies under another leg's name.
         wire.write(folder.observation_path(one.subject.digest), runner.ensure(one.oracle))
-    subject = runner.ensure(one.subject)
-    oracle = runner.ensure(one.oracle) if subject.ending is Ending.OK else None
+    oracle, subject = runner.ensure_pair(one.oracle, one.subject)
     return result_of(one, judge(one.cell, one.legs, oracle, subject))
 
 
