@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs of ``python -m harness``, a module each, in the order of a working day.
+
+A verb's module has ``add(verbs)``, which adds its parser and sets ``verb`` to the function that carries it out; that
+takes the parsed options and gives the exit code. What is dear to import is imported in that function.
+"""
+
+from harness.verbs import ab, bench, check, controls, doctor, matrix, plan, report
+
+#: As ``--help`` lists them.
+VERBS = (matrix, plan, report, check, controls, ab, doctor, bench)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``matrix``: this platform's matrix, or the named scenarios, through pytest."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from harness import host
+from harness.device import slots
+from harness.errors import UsageError
+
+#: What ``matrix`` runs where no scenario is named.
+MATRIX = {"cpu": ("scenarios/matrix.yaml",), "rocm": ("scenarios/rocm.yaml",), "cuda": ("scenarios/cuda.yaml",)}
+
+
+def add(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser("matrix", help="Run this platform's matrix, or the named scenarios")
+    parser.add_argument("scenarios", nargs="*", metavar="FILE", help="Scenario files (default: the platform's matrix)")
+    parser.add_argument("--workers", type=int, metavar="N", help="Cells side by side (default: what fits)")
+    parser.add_argument("--model", metavar="DIR", help="Model directory instead of the scenarios' own")
+    parser.add_argument("--run", metavar="DIR", help="Run folder to resume, or to make under this name")
+    parser.add_argument("-k", dest="expression", metavar="EXPRESSION", help="Cells whose name matches (pytest -k)")
+    parser.set_defaults(verb=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    import pytest
+
+    scenarios = options.scenarios or list(MATRIX[host.platform()])
+    missing = [name for name in scenarios if not Path(name).exists()]
+    if missing:
+        raise UsageError(f"{', '.join(missing)}: no such scenario file; run from the checkout, or name one that exists")
+    workers = slots() if options.workers is None else options.workers
+    arguments = [*scenarios]
+    if workers > 1:
+        arguments += ["-n", str(workers)]
+    if options.expression:
+        arguments += ["-k", options.expression]
+    if options.model:
+        arguments += ["--kvparity-model", options.model]
+    if options.run:
+        arguments += ["--kvparity-run", options.run]
+    return int(pytest.main([*arguments, *options.rest]))
