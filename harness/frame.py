@@ -56,6 +56,11 @@ COLUMNS: Mapping[str, str] = {
     "delivered_tokens": "Int64",
     "model": "string",
     "model_source": "string",
+    "model_digest": "string",
+    "prompts": "string",
+    "decode": "string",
+    "store": "string",
+    "platform": "string",
     "oracle_leg": "string",
     "subject_leg": "string",
     "overlay": "string",
@@ -71,7 +76,9 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
-def to_frame(plan: Plan, verdicts: Sequence[Verdict], observations: Mapping[str, Observation]) -> pd.DataFrame:
+def to_frame(
+    plan: Plan, verdicts: Sequence[Verdict], observations: Mapping[str, Observation], *, platform: str | None = None
+) -> pd.DataFrame:
     """One row per verdict, in the plan's order; a cell without a verdict has no row.
 
     Unknown values are missing (``pd.NA``), never zero. ``external_tokens`` and ``local_tokens`` are those of the
@@ -80,7 +87,7 @@ def to_frame(plan: Plan, verdicts: Sequence[Verdict], observations: Mapping[str,
     judged = {(verdict.scenario, verdict.cell): verdict for verdict in verdicts}
     legs = {leg.digest: leg for leg in plan.legs}
     rows = [
-        _row(cell, judged[cell.scenario, cell.id], legs, observations)
+        {**_row(cell, judged[cell.scenario, cell.id], legs, observations), "platform": platform or None}
         for cell in plan.cells
         if (cell.scenario, cell.id) in judged
     ]
@@ -93,7 +100,8 @@ def _row(
 ) -> dict[str, Any]:
     oracle, subject = observations.get(cell.oracle), observations.get(cell.subject)
     present = [one for one in (subject, oracle) if one is not None]
-    model = legs[cell.subject].model
+    subject_leg = legs[cell.subject]
+    model, prompts, decode = subject_leg.model, subject_leg.prompts, subject_leg.decode
     compared = verdict.compared
     return {
         "scenario": cell.scenario,
@@ -120,11 +128,16 @@ def _row(
         "block_size": cell.block_size,
         "model": model.alias,
         "model_source": model.source,
+        "model_digest": model.digest,
+        # In words, because two runs that differ here are not comparable, and the words are the reason that is given.
+        "prompts": f"{prompts.count} of {prompts.prefix_tokens}+{prompts.tail_tokens} tokens, seed {prompts.seed}",
+        "decode": f"{decode.max_tokens} tokens, top {decode.logprobs}, {decode.submit}",
+        "store": (subject_leg.kv_transfer_config or {}).get("kv_connector"),
         "oracle_leg": cell.oracle,
         "subject_leg": cell.subject,
         # Where UMBP's source came from, and which runtime served it: adapter, stand-in or mori.
-        "overlay": legs[cell.subject].identity.get("overlay"),
-        "overlay_files": legs[cell.subject].identity.get("overlay_files"),
+        "overlay": subject_leg.identity.get("overlay"),
+        "overlay_files": subject_leg.identity.get("overlay_files"),
         "store_runtime": subject.environment.get("env:KVPARITY_UMBP_RUNTIME") if subject else None,
         "duration_s": round(sum(_seconds(one) for one in present), 3) if present else None,
         "oracle_s": None if oracle is None else round(_seconds(oracle), 3),

@@ -168,7 +168,7 @@ def write_results(run: Run, view: RunView, facts: Mapping[str, object]) -> None:
     run.folder.write_plan(view.plan)
     run.folder.write_environment(facts)
     run.folder.write_verdicts(view.verdicts)
-    frame = to_frame(view.plan, view.verdicts, view.observations)
+    frame = to_frame(view.plan, view.verdicts, view.observations, platform=view.platform)
     wire.write_text(run.folder.path / "frame.csv", frame.to_csv(index=False))
     wire.write_text(run.folder.path / "report.md", render_markdown(view))
 

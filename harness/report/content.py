@@ -51,7 +51,7 @@ class Content:
 
 def collect(run: RunView) -> Content:
     """Everything that the report of ``run`` says."""
-    frame = to_frame(run.plan, run.verdicts, run.observations)
+    frame = to_frame(run.plan, run.verdicts, run.observations, platform=run.platform)
     alone = frame["scenario"].nunique() == 1
     red = [one for one in run.verdicts if one.verdict not in (*GREEN, Outcome.UNAVAILABLE)]
     red.sort(key=lambda one: -OUTCOME_ORDER.index(one.verdict))

@@ -32,8 +32,9 @@ def frame_of(*cases):
         schema=SCHEMA_VERSION, cells=tuple(case.cell for case in cases), legs=tuple(cases[0].legs.values())
     )
     verdicts = [judge(case.cell, case.legs, case.oracle, case.subject) for case in cases]
-    observations = {"oracle-leg": cases[0].oracle, "subject-leg": cases[0].subject}
-    return to_frame(plan, verdicts, {digest: one for digest, one in observations.items() if one is not None})
+    seen = {"oracle-leg": cases[0].oracle, "subject-leg": cases[0].subject}
+    seen = {digest: one for digest, one in seen.items() if one is not None}
+    return to_frame(plan, verdicts, seen, platform="cpu")
 
 
 def test_a_row_has_every_column_by_value():
@@ -50,7 +51,9 @@ def test_a_row_has_every_column_by_value():
         "blocks_compared": 4, "blocks_equal": 4, "expected_blocks": 4, "resolved_layout": "LBHNC",
         "resolved_backend": "REFERENCE", "resolved_batch_invariant": True, "block_size": 4, "reset_ok": True,
         "zeroed_bytes": 4096, "loaded_bytes": 2048, "stored_bytes": 2048, "delivered_tokens": 16, "model": "tiny",
-        "model_source": "stand-in", "oracle_leg": "oracle-leg", "subject_leg": "subject-leg", "duration_s": 9.0,
+        "model_source": "stand-in", "model_digest": "m0", "prompts": "2 of 8+1 tokens, seed 0",
+        "decode": "3 tokens, top 2, together", "store": "EmbeddedStore", "platform": "cpu",
+        "oracle_leg": "oracle-leg", "subject_leg": "subject-leg", "duration_s": 9.0,
         "oracle_s": 4.5, "subject_s": 4.5, "peak_mib": 512.0, "threads": 1, "vllm": "0.32.0", "torch": "2.13.0+cpu",
     }
 
