@@ -54,7 +54,7 @@ def compare_steps(left: tuple[Step, ...], right: tuple[Step, ...]) -> Likeness:
     tokens = max(len(left), len(right))
     shared = list(zip(left, right, strict=False))  # a missing step is a difference: ``tokens`` counts the longer side
     before = next((place for place, (one, two) in enumerate(shared) if one.token != two.token), len(shared))
-    values = [_compare_step(one, two) for one, two in shared[: before + 1]]
+    values = [compare_step(one, two) for one, two in shared[: before + 1]]
     unequal = [place for place, (count, equal, _) in enumerate(values) if equal != count]
     return Likeness(
         tokens=tokens,
@@ -68,7 +68,7 @@ def compare_steps(left: tuple[Step, ...], right: tuple[Step, ...]) -> Likeness:
     )
 
 
-def _compare_step(left: Step, right: Step) -> tuple[int, int, float]:
+def compare_step(left: Step, right: Step) -> tuple[int, int, float]:
     """(values compared, bitwise equal ones, largest difference); a side without logprobs has nothing to compare."""
     count, equal, largest = 0, 0, 0.0
     if left.token == right.token and left.bits is not None and right.bits is not None:

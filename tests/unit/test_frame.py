@@ -7,9 +7,13 @@ from dataclasses import replace
 from io import StringIO
 
 import pandas as pd
+import pytest
 
+from harness.axes import FURTHER_AXES
+from harness.bits import to_bits
 from harness.compare import judge
-from harness.frame import COLUMNS, outcome_word, pivot, to_frame
+from harness.errors import UsageError
+from harness.frame import COLUMNS, STEP_COLUMNS, outcome_word, pivot, to_frame, to_steps
 from harness.records import (
     SCHEMA_VERSION,
     Compared,
@@ -18,11 +22,13 @@ from harness.records import (
     Finding,
     FindingKind,
     Outcome,
+    Phase,
     Plan,
+    Reference,
     Role,
     Verdict,
 )
-from tests.unit.handmade import clean, dead
+from tests.unit.handmade import RESTORED, clean, dead, edit_step
 
 REJECTED = Expectation(when={}, outcome=Outcome.REJECTED)
 
@@ -42,6 +48,8 @@ def test_a_row_has_every_column_by_value():
     assert list(row) == list(COLUMNS)
     # Only a cell of UMBP has these.
     assert all(pd.isna(row.pop(name)) for name in ("overlay", "overlay_files", "store_runtime"))
+    # Axes that this scenario does not have.
+    assert all(pd.isna(row.pop(name)) for name in FURTHER_AXES)
     assert row == {
         "scenario": "matrix", "cell": "LBHNC-REFERENCE-bi1", "layout": "LBHNC", "backend": "REFERENCE",
         "batch_invariant": True, "reference": "recompute", "outcome": "pass", "verdict": "pass",
@@ -127,3 +135,70 @@ def test_pivot_orders_layouts_and_takes_the_worst_of_several_cells():
     assert got.index.tolist() == ["LBHNC", "BHLNC"]
     assert got.columns.tolist() == [(False, "CPU_ATTN"), (True, "REFERENCE")]
     assert got.values.tolist() == [["pass", ""], ["rejected (expected)", "vacuous 1/2"]]
+
+
+def test_pivot_over_any_columns():
+    cells = [
+        clean(id="a", layout="BHLNC", batch_invariant=True).cell, clean(id="b", batch_invariant=False).cell,
+        clean(id="c", batch_invariant=True).cell,
+    ]
+    cells = [replace(cell, axes={**cell.axes, "fault": "swap"} if cell.id == "c" else cell.axes) for cell in cells]
+    verdicts = [verdict_for(cell, Outcome(word)) for cell, word in zip(cells, ("fail", "pass", "vacuous"), strict=True)]
+    frame = to_frame(Plan(schema=1, cells=tuple(cells), legs=tuple(clean().legs.values())), verdicts, {})
+    table = pivot(frame, index=["layout", "batch_invariant"], columns="fault")
+    assert table.columns.tolist() == ["", "swap"] and table.columns.name == "fault"
+    assert table.index.tolist() == [("LBHNC", False), ("LBHNC", True), ("BHLNC", True)]
+    assert table.values.tolist() == [["pass", ""], ["", "vacuous"], ["fail", ""]]
+    with pytest.raises(UsageError, match="no column sheep in this frame; it has scenario, cell,"):
+        pivot(frame, index="sheep")
+
+
+def steps_of(case):
+    plan = Plan(schema=SCHEMA_VERSION, cells=(case.cell,), legs=tuple(case.legs.values()))
+    seen = {"oracle-leg": case.oracle, "subject-leg": case.subject}
+    return to_steps(plan, {digest: one for digest, one in seen.items() if one is not None})
+
+
+def rows_of(frame, phase, prompt):
+    return frame[(frame["phase"] == phase) & (frame["prompt"] == prompt)].astype(object).to_dict("records")
+
+
+def test_steps_are_a_row_per_token_of_every_phase_beside_its_reference():
+    frame = steps_of(clean())
+    assert len(frame) == 7 * 2 * 3
+    first = rows_of(frame, "restore", 1)[0]
+    assert first == {
+        "scenario": "matrix", "cell": "LBHNC-REFERENCE-bi1", "role": "subject", "phase": "restore", "prompt": 1,
+        "step": 0, "token": 20, "logprob": -0.5, "reference": "oracle recompute", "reference_token": 20,
+        "reference_logprob": -0.5, "difference": 0.0, "largest_difference": 0.0, "bitwise_equal": True,
+        "same_context": True,
+    }
+    assert list(first) == list(STEP_COLUMNS)
+    against = frame.groupby("phase", sort=False)["reference"].agg(lambda column: column.dropna().unique().tolist())
+    assert frame.groupby("phase")["reference"].nunique(dropna=False).max() == 2  # local_hit: oracle's and subject's
+    assert against.to_dict() == {
+        "recompute": [], "recompute_again": ["oracle recompute"], "local_hit": ["oracle local_hit"],
+        "populate": ["oracle recompute"], "restore": ["oracle recompute"], "restore_again": ["subject restore"],
+    }
+    assert rows_of(steps_of(clean(reference=Reference.LOCAL_HIT)), "restore", 0)[0]["reference"] == "oracle local_hit"
+
+
+def test_steps_behind_the_first_other_token_are_compared_with_nothing():
+    case = edit_step(clean(), Role.SUBJECT, RESTORED, 1, 1, token=7, bits=to_bits(-0.75))
+    rows = rows_of(steps_of(case), "restore", 1)
+    assert [row["bitwise_equal"] for row in rows] == [True, False, None]
+    assert [row["same_context"] for row in rows] == [True, True, False]
+    assert [row["reference_token"] for row in rows] == [20, 21, 22]
+    assert pd.isna(rows[1]["difference"]) and pd.isna(rows[2]["largest_difference"])
+
+
+def test_a_steps_difference_has_a_sign_and_the_largest_counts_candidates():
+    top = ((20, to_bits(-0.25)), (90, to_bits(-3.0)))
+    case = edit_step(clean(), Role.SUBJECT, RESTORED, 1, 0, bits=to_bits(-0.25), top=top)
+    row = rows_of(steps_of(case), "restore", 1)[0]
+    assert (row["difference"], row["largest_difference"], row["bitwise_equal"]) == (0.25, 1.0, False)
+
+
+def test_steps_of_a_dead_leg_are_not_there():
+    frame = steps_of(replace(clean(), subject=dead(Role.SUBJECT, Ending.CRASHED)))
+    assert set(frame["role"]) == {"oracle"} and Phase.RESTORE.value not in set(frame["phase"])

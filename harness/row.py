@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run as one pandas DataFrame, a row per cell with every evidence column, and its pivot per layout and backend."""
+"""One cell as a row of values, without pandas: the columns of ``frame.csv``, and of a JUnit test case's properties."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
+from harness.axes import FURTHER_AXES
 from harness.records import (
-    LAYOUTS,
-    OUTCOME_ORDER,
     Cell,
     Leg,
     Observation,
-    Outcome,
     Phase,
-    Plan,
     Verdict,
 )
 
@@ -27,6 +22,8 @@ COLUMNS: Mapping[str, str] = {
     "layout": "string",
     "backend": "string",
     "batch_invariant": "boolean",
+    # Further axes, missing where the scenario does not have them.
+    **dict.fromkeys(FURTHER_AXES, "string"),
     "reference": "string",
     "outcome": "string",
     "verdict": "string",
@@ -76,28 +73,14 @@ COLUMNS: Mapping[str, str] = {
 }
 
 
-def to_frame(
-    plan: Plan, verdicts: Sequence[Verdict], observations: Mapping[str, Observation], *, platform: str | None = None
-) -> pd.DataFrame:
-    """One row per verdict, in the plan's order; a cell without a verdict has no row.
-
-    Unknown values are missing (``pd.NA``), never zero. ``external_tokens`` and ``local_tokens`` are those of the
-    subject's restore; ``duration_s`` adds both legs up, also where they are shared with other cells.
-    """
-    judged = {(verdict.scenario, verdict.cell): verdict for verdict in verdicts}
-    legs = {leg.digest: leg for leg in plan.legs}
-    rows = [
-        {**_row(cell, judged[cell.scenario, cell.id], legs, observations), "platform": platform or None}
-        for cell in plan.cells
-        if (cell.scenario, cell.id) in judged
-    ]
-    columns = {name: [row[name] for row in rows] for name in COLUMNS}
-    return pd.DataFrame({name: pd.array(values, dtype=COLUMNS[name]) for name, values in columns.items()})
-
-
-def _row(
+def row_of(
     cell: Cell, verdict: Verdict, legs: Mapping[str, Leg], observations: Mapping[str, Observation]
 ) -> dict[str, Any]:
+    """Column -> value, every one of ``COLUMNS``; None where nobody knows, never zero for that.
+
+    ``observations`` are by leg digest. ``external_tokens`` and ``local_tokens`` are those of the subject's restore;
+    ``duration_s`` adds both legs up, also where they are shared with other cells.
+    """
     oracle, subject = observations.get(cell.oracle), observations.get(cell.subject)
     present = [one for one in (subject, oracle) if one is not None]
     subject_leg = legs[cell.subject]
@@ -109,6 +92,7 @@ def _row(
         "layout": cell.layout,
         "backend": cell.backend,
         "batch_invariant": cell.batch_invariant,
+        **{name: str(cell.axes[name]) if name in cell.axes else None for name in FURTHER_AXES},
         "reference": cell.reference.value,
         "outcome": verdict.outcome.value,
         "verdict": verdict.verdict.value,
@@ -177,41 +161,3 @@ def _version(observations: Sequence[Observation], *names: str) -> str | None:
 
 def _seconds(observation: Observation) -> float:
     return sum(observation.seconds.values())
-
-
-def outcome_word(outcome: str, verdict: str) -> str:
-    """A cell in a table: ``pass``, ``rejected (expected)``, ``fail (was pass)`` for an expectation unmet."""
-    if verdict == Outcome.EXPECTED:
-        return f"{outcome} (expected)"
-    return outcome if outcome == verdict else f"{verdict} (was {outcome})"
-
-
-def pivot(frame: pd.DataFrame) -> pd.DataFrame:
-    """Outcome words: a row per layout in ``LAYOUTS`` order, a column per (batch_invariant, backend).
-
-    Where several cells share a pair (another axis, another scenario), the worst verdict's word stands, with the number
-    of cells that end so when they do not all: ``fail 1/4``. A pair without cells is an empty string.
-    """
-    def worst(group: pd.DataFrame) -> str:
-        words = [outcome_word(*pair) for pair in zip(group["outcome"], group["verdict"], strict=True)]
-        ranks = [OUTCOME_ORDER.index(Outcome(verdict)) for verdict in group["verdict"]]
-        word = words[ranks.index(max(ranks))]
-        return word if len(set(words)) == 1 else f"{word} {words.count(word)}/{len(words)}"
-
-    keys = ["layout", "batch_invariant", "backend"]
-    cells: dict[tuple[Any, ...], str] = {key: worst(group) for key, group in frame.groupby(keys, sort=False)}
-    found = frame["layout"].unique().tolist()
-    rows = [layout for layout in LAYOUTS if layout in found] + [layout for layout in found if layout not in LAYOUTS]
-    backends = frame["backend"].unique().tolist()
-    columns = [
-        (flag, backend)
-        for flag in (False, True)
-        for backend in backends
-        if any((layout, flag, backend) in cells for layout in rows)
-    ]
-    return pd.DataFrame(
-        [[cells.get((layout, *column), "") for column in columns] for layout in rows],
-        index=pd.Index(rows, name="layout"),
-        columns=pd.MultiIndex.from_tuples(columns, names=["batch_invariant", "backend"]) if columns else None,
-        dtype="object",
-    )
