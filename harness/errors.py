@@ -58,5 +58,9 @@ class WireError(HarnessError):
     """A stored record cannot be read: half a file, another schema version, an unknown field."""
 
 
+class SchemaError(WireError):
+    """A stored record is of another schema version; the message says what to do about it."""
+
+
 class LegError(HarnessError):
     """A leg could not be carried out as asked; its child turns this into an Observation."""

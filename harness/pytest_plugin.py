@@ -261,11 +261,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     words = config.stash[ENDED]
     facts = _facts(run, progress)
     view = run.view(words, facts)
-    write_results(run, view, facts | {"exit": int(exitstatus), "seconds": view.seconds})
+    write_results(run, view, facts | {"exit": int(exitstatus), "seconds": view.seconds, "ended": _now()})
     config.stash[VIEW] = view
     red = [word for word in words.values() if word not in GREEN]
     if exitstatus == ExitCode.FAILED and red and len(red) == session.testsfailed and set(red) <= set(AMBER):
         session.exitstatus = ExitCode.AMBER
+
+
+def _now() -> str:
+    return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _facts(run: Run, progress: Progress | None) -> dict[str, Any]:

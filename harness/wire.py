@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from harness.errors import WireError
+from harness.errors import SchemaError, WireError
 from harness.records import SCHEMA_VERSION
 
 R = TypeVar("R")
@@ -68,10 +68,11 @@ def from_plain(kind: type[R], plain: Any, *, where: str = "record") -> R:
     """The record of ``kind`` that ``plain`` describes.
 
     Raises:
-        WireError: another schema version, unknown or missing fields, wrong types; all of them in one message.
+        SchemaError: another schema version.
+        WireError: unknown or missing fields, wrong types; all of them in one message.
     """
     if isinstance(plain, dict) and "schema" in plain and plain["schema"] != SCHEMA_VERSION:
-        raise WireError(
+        raise SchemaError(
             f"{where}: written with schema {plain['schema']}, this version reads {SCHEMA_VERSION}; "
             "run it again, or read it with the version that wrote it"
         )

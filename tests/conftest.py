@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,14 @@ from harness.records import (
     PromptSpec,
     Role,
 )
+from tests.quick import Quick
+
+
+@pytest.fixture
+def quick(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Quick:
+    """Makes run folders of the fake engine in a folder of its own, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return Quick(tmp_path, capsys)
 
 
 @pytest.fixture

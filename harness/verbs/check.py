@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator
+from dataclasses import fields
 
-from harness import wire
-from harness.errors import ExitCode
-from harness.records import Verdict
-from harness.verbs.stored import open_stored
+from harness.records import Compared, Finding
+from harness.verbs.stored import exit_code, open_stored, say_gaps
+
+#: Findings that a changed verdict lists on each side.
+FINDINGS_SHOWN = 3
 
 
 def add(verbs: argparse._SubParsersAction) -> None:
@@ -19,22 +21,35 @@ def add(verbs: argparse._SubParsersAction) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from harness.session import GREEN
-
     stored = open_stored(options.run)
-    verdicts, _ = stored.judge_stored(stored.plan)
-    before = {}
-    path = stored.folder.path / "verdicts.jsonl"
-    if path.exists():
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
-            verdict = wire.from_plain(Verdict, json.loads(line), where=f"{path}:{number}")
-            before[verdict.scenario, verdict.cell] = verdict
     changed = 0
-    for verdict in verdicts:
-        earlier = before.get((verdict.scenario, verdict.cell))
+    for verdict in stored.judged:
+        name = f"{verdict.scenario}::{verdict.cell}"
+        earlier = stored.verdicts.get(name)
         if earlier != verdict:
             changed += 1
             was = earlier.verdict if earlier else "not judged"
-            print(f"{verdict.scenario}::{verdict.cell}: {was} -> {verdict.verdict}")
-    print(f"{len(verdicts)} cells judged again, {changed} verdicts changed")
-    return ExitCode.OK if all(verdict.verdict in GREEN for verdict in verdicts) else ExitCode.FAILED
+            print(f"{name}: {was} -> {verdict.verdict}")
+            for line in _differing(earlier.findings if earlier else (), verdict.findings):
+                print(f"  {line}")
+            if earlier and (counts := _counts(earlier.compared, verdict.compared)):
+                print(f"  compared: {counts}")
+    say_gaps(stored)
+    print(f"{len(stored.judged)} cells judged again, {changed} verdicts changed")
+    return exit_code(stored.judged, whole=not stored.unanswered)
+
+
+def _differing(before: tuple[Finding, ...], after: tuple[Finding, ...]) -> Iterator[str]:
+    """Findings of one side alone, ``-`` for those that are gone and ``+`` for new ones."""
+    for mark, mine, other in (("-", before, after), ("+", after, before)):
+        alone = [one for one in mine if one not in other]
+        for one in alone[:FINDINGS_SHOWN]:
+            yield f"{mark} {one.kind}: {one.message}"
+        if len(alone) > FINDINGS_SHOWN:
+            yield f"{mark} and {len(alone) - FINDINGS_SHOWN} more"
+
+
+def _counts(before: Compared, after: Compared) -> str:
+    """``tokens_equal 8 -> 6, ...``, of the counts that differ."""
+    pairs = ((one.name, getattr(before, one.name), getattr(after, one.name)) for one in fields(Compared))
+    return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 from harness.errors import ExitCode
-from harness.verbs.stored import open_stored, view_of
+from harness.verbs.stored import open_stored, say_gaps, view_of
 
 
 def add(verbs: argparse._SubParsersAction) -> None:
@@ -20,4 +20,5 @@ def run(options: argparse.Namespace) -> int:
 
     stored = open_stored(options.run)
     print(render_text(view_of(stored)), end="")
+    say_gaps(stored)
     return ExitCode.OK

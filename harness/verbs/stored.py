@@ -1,39 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the verbs that read a stored run share: the run, and what its reports see."""
+"""What the verbs that read a stored run share: the run, what its reports see, and its exit code."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.archive import RunFolder
-from harness.errors import UsageError
+from harness.errors import ExitCode, UsageError
+from harness.stored import StoredRun, read_run
 
 if TYPE_CHECKING:
+    from harness.records import Verdict
     from harness.report import RunView
-    from harness.session import Run
 
 
-def open_stored(path: str) -> Run:
-    """The run of the folder ``path``.
+def open_stored(path: str) -> StoredRun:
+    """The run of the folder ``path``, which has a plan.
 
     Raises:
         UsageError: no such folder, or one that is no run.
     """
-    from harness.session import join_run
-
-    folder = Path(path)
-    if not folder.is_dir():
-        raise UsageError(f"{path}: no such run folder; runs live under results/")
-    return join_run(RunFolder(folder))
+    run = read_run(Path(path))
+    if not run.plan.cells and not run.facts and (run.path / "frame.csv").exists():
+        raise UsageError(f"{path}: holds a frame alone, its legs were not kept; read its report.md, or compare with it")
+    return run
 
 
-def view_of(run: Run) -> RunView:
-    """What the reports of a stored run show."""
-    env = run.folder.path / "env.json"
-    facts = json.loads(env.read_text()) if env.exists() else {}
-    view = run.view([cell.name for cell in run.plan.cells], {key: str(value) for key, value in facts.items()})
-    # The stored duration, not the time since this process read the folder.
-    return replace(view, seconds=float(facts.get("seconds", 0.0)))
+def view_of(run: StoredRun) -> RunView:
+    """What the reports of a stored run show; planned cells without a result are shown as not run."""
+    from harness.report import RunView
+
+    facts = {key: str(value) for key, value in run.facts.items()}
+    return RunView(
+        plan=run.plan,
+        verdicts=run.judged,
+        observations=run.observations,
+        folder=str(run.path),
+        platform=facts.get("platform", ""),
+        versions=facts,
+        # The stored duration, not the time since this process read the folder.
+        seconds=float(facts.get("seconds", 0.0)),
+    )
+
+
+def exit_code(verdicts: Iterable[Verdict], *, whole: bool) -> ExitCode:
+    """Failed for a red verdict, amber for an amber one or a run that is not whole, otherwise OK."""
+    from harness.session import AMBER, GREEN
+
+    words = {verdict.verdict for verdict in verdicts}
+    if words - set(GREEN) - set(AMBER):
+        return ExitCode.FAILED
+    return ExitCode.AMBER if words & set(AMBER) or not whole else ExitCode.OK
+
+
+def say_gaps(run: StoredRun) -> None:
+    """One line for each thing that the run lacks."""
+    for gap in run.gaps:
+        print(f"not whole: {gap}")

@@ -36,7 +36,11 @@ def test_report_and_check_of_a_stored_run(alone):
     path.write_text(json.dumps(observation))
     changed = harness(alone.root, "check")
     assert changed.returncode == 1
-    assert changed.stdout == f"small::{CELLS[1]}: pass -> fail\n2 cells judged again, 1 verdicts changed\n"
+    first, second, third, last = changed.stdout.splitlines()
+    assert first == f"small::{CELLS[1]}: pass -> fail"
+    assert second.startswith("  + tokens: prompt 0, token 2: ")
+    assert third == "  compared: tokens_equal 8 -> 6, logprobs 32 -> 27, logprobs_equal 32 -> 27"
+    assert last == "2 cells judged again, 1 verdicts changed"
 
 
 def test_a_path_that_is_no_run_is_one_sentence(alone):

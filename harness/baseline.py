@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two runs side by side, cell by cell: newly failing, fixed, still failing, newly without a claim, not comparable.
+
+Works on frames alone (``harness.frame``), so that an accepted run needs no legs. Verdicts are compared, after
+expectations: what a scenario declares is no news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import pandas as pd
+
+from harness.errors import ExitCode, UsageError
+from harness.frame import COLUMNS, outcome_word, to_frame
+from harness.records import Outcome
+from harness.stored import read_run
+
+#: Where accepted runs live, a folder per platform.
+REFERENCE = Path("results") / "reference"
+
+GREEN = (Outcome.PASS, Outcome.EXPECTED)
+RED = (Outcome.CRASHED, Outcome.FAIL)
+
+#: Column -> what it is called; two rows that differ in one of these do not answer the same question.
+MUST_AGREE: Mapping[str, str] = {
+    "platform": "platform",
+    "model_digest": "model digest",
+    "prompts": "prompts",
+    "decode": "decoding",
+    "reference": "reference",
+    "block_size": "block size",
+    "store": "store",
+}
+#: Columns whose change is what a comparison is made for; named above the table.
+MAY_DIFFER = ("vllm", "torch", "overlay", "overlay_files")
+
+
+class Change(StrEnum):
+    """What became of a cell from the base to the run, worst first."""
+
+    NEWLY_FAILING = "newly failing"
+    #: No claim can be made any more: vacuous, unstable, rejected or unavailable.
+    NEWLY_AMBER = "newly without a claim"
+    STILL_FAILING = "still failing"
+    STILL_AMBER = "still without a claim"
+    NOT_COMPARABLE = "not comparable"
+    FIXED = "fixed"
+    SAME = "same"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One cell of either run.
+
+    Attributes:
+        cell: ``scenario::cell``.
+        base, run: outcome words as in the tables; empty where the cell is not in that run.
+        change: what became of it.
+        reason: why it is not comparable, or the findings and the first message behind a red or amber cell.
+    """
+
+    cell: str
+    base: str
+    run: str
+    change: Change
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two runs compared.
+
+    Attributes:
+        base, run: what they are called.
+        rows: worst change first, in the run's order within one change.
+        versions: ``vllm 0.32.0 -> 0.33.0``, for what differs.
+        notes: one sentence for each thing that limits the comparison.
+    """
+
+    base: str
+    run: str
+    rows: tuple[Row, ...]
+    versions: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def count(self, change: Change) -> int:
+        return sum(row.change is change for row in self.rows)
+
+    @property
+    def compared(self) -> int:
+        """Cells about which something was said."""
+        return len(self.rows) - self.count(Change.NOT_COMPARABLE)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """Failed for a newly failing cell; amber for one newly without a claim, and where nothing was compared."""
+        if self.count(Change.NEWLY_FAILING):
+            return ExitCode.FAILED
+        return ExitCode.AMBER if self.count(Change.NEWLY_AMBER) or not self.compared else ExitCode.OK
+
+
+def load(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """A run folder's frame, and what the folder lacks, one sentence each.
+
+    The stored frame where it is whole, otherwise one made from the stored observations.
+
+    Raises:
+        UsageError: not a run folder, or one that holds nothing that can be compared.
+        SchemaError: written with another schema.
+    """
+    run = read_run(path)
+    try:
+        frame = read_frame(path / "frame.csv")
+    except FileNotFoundError:
+        frame, gaps = None, run.gaps
+    except ValueError as error:
+        frame, gaps = None, (*run.gaps, f"frame.csv is not whole: {error}")
+    else:
+        gaps = run.gaps
+        if run.plan.cells and len(frame) < len(run.judged):
+            frame, gaps = None, (*gaps, f"frame.csv has {len(frame)} of {len(run.judged)} cells")
+    if frame is None:
+        if not run.judged:
+            raise UsageError(f"{path}: no cell of this run has a result; nothing can be compared ({'; '.join(gaps)})")
+        frame = to_frame(run.plan, run.judged, run.observations, platform=run.facts.get("platform"))
+    if run.facts.get("platform"):
+        # A frame of before this column was written.
+        frame["platform"] = frame["platform"].fillna(run.facts["platform"])
+    return frame, gaps
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """``frame.csv`` with the types it was written with; a column that its version did not have is missing.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: cut off, or not a frame.
+    """
+    text = path.read_text(encoding="utf-8")
+    if not text.endswith("\n"):
+        raise ValueError("its last line is cut off")
+    frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+    lacking = [name for name in ("scenario", "cell", "verdict", "outcome") if name not in frame.columns]
+    if lacking:
+        raise ValueError(f"it has no column {', '.join(lacking)}")
+    check_words(frame, ["verdict", "outcome"])
+    read = pd.DataFrame({name: _typed(frame, name, kind) for name, kind in COLUMNS.items()})
+    # CSV does not tell an empty text from a missing one; these two are never missing.
+    read[["findings", "message"]] = read[["findings", "message"]].fillna("")
+    return read
+
+
+def check_words(frame: pd.DataFrame, columns: Sequence[str]) -> None:
+    """Every value of ``columns`` is an outcome.
+
+    Raises:
+        ValueError: one is not, or is missing.
+    """
+    for name in columns:
+        strange = [word for word in frame[name].unique() if pd.isna(word) or word not in list(Outcome)]
+        if strange:
+            raise ValueError(f"column {name} has {strange[0]!r}; valid: {', '.join(Outcome)}")
+
+
+def _typed(frame: pd.DataFrame, name: str, kind: str) -> pd.Series:
+    if name not in frame.columns:
+        return pd.Series(pd.NA, index=frame.index, dtype=kind)
+    column = frame[name]
+    if kind == "boolean":
+        return column.map({"True": True, "False": False}).astype(kind)
+    return column.astype(kind)
+
+
+def compare(base: pd.DataFrame, run: pd.DataFrame, *, names: tuple[str, str] = ("base", "run"),
+            notes: Sequence[str] = ()) -> Comparison:
+    """Compare two frames cell by cell."""
+    left, right = _by_cell(base), _by_cell(run)
+    rows = [_row(name, left.get(name), right.get(name)) for name in [*right, *(n for n in left if n not in right)]]
+    order = list(Change)
+    for name, frame in zip(names, (base, run), strict=True):
+        unknown = [word for column, word in MUST_AGREE.items() if column != "store" and frame[column].isna().all()]
+        if unknown and len(frame):
+            notes = [*notes, f"{name} does not say its {', '.join(unknown)}; compared without"]
+    return Comparison(
+        base=names[0], run=names[1], rows=tuple(sorted(rows, key=lambda row: order.index(row.change))),
+        versions=tuple(_versions(base, run)), notes=tuple(notes),
+    )
+
+
+def _by_cell(frame: pd.DataFrame) -> dict[str, dict]:
+    return {f"{row['scenario']}::{row['cell']}": row for row in frame.to_dict("records")}
+
+
+def _row(name: str, base: Mapping | None, run: Mapping | None) -> Row:
+    words = ["" if one is None else outcome_word(one["outcome"], one["verdict"]) for one in (base, run)]
+    if base is None or run is None:
+        side = "base" if base is None else "run"
+        return Row(cell=name, base=words[0], run=words[1], change=Change.NOT_COMPARABLE, reason=f"not in the {side}")
+    different = list(_different(base, run))
+    if different:
+        return Row(
+            cell=name, base=words[0], run=words[1], change=Change.NOT_COMPARABLE, reason="; ".join(different)
+        )
+    change = change_of(Outcome(base["verdict"]), Outcome(run["verdict"]))
+    if change is Change.NOT_COMPARABLE:
+        reason = "unavailable in the base"
+    elif run["verdict"] in GREEN:
+        reason = ""
+    else:
+        parts = [run["findings"], run["message"]]
+        reason = ": ".join(part for part in parts if not pd.isna(part) and part)
+    return Row(cell=name, base=words[0], run=words[1], change=change, reason=reason)
+
+
+def _different(base: Mapping, run: Mapping) -> Iterator[str]:
+    for column, word in MUST_AGREE.items():
+        old, new = base[column], run[column]
+        if not pd.isna(old) and not pd.isna(new) and old != new:
+            yield f"{word} {old} -> {new}"
+
+
+def change_of(base: Outcome, run: Outcome) -> Change:
+    """What became of a cell that both runs judged.
+
+    A cell that failed and now is vacuous is not fixed: nothing is known of it any more.
+    """
+    if run in RED:
+        return Change.STILL_FAILING if base in RED else Change.NEWLY_FAILING
+    if run not in GREEN:
+        return Change.STILL_AMBER if base is run else Change.NEWLY_AMBER
+    if base is Outcome.UNAVAILABLE:
+        return Change.NOT_COMPARABLE
+    return Change.SAME if base in GREEN else Change.FIXED
+
+
+def _versions(base: pd.DataFrame, run: pd.DataFrame) -> Iterator[str]:
+    for column in MAY_DIFFER:
+        old, new = (", ".join(sorted(frame[column].dropna().unique())) for frame in (base, run))
+        if old != new:
+            yield f"{column} {old or 'none'} -> {new or 'none'}"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A comparison of two runs as text, as Markdown and as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from harness.baseline import Change, Comparison, Row
+from harness.report.content import clip
+
+#: Changes whose cells are listed; of the others the number is enough.
+LISTED = tuple(change for change in Change if change is not Change.SAME)
+#: Characters of a reason in a line.
+REASON_CHARACTERS = 300
+#: Cells that one change lists in Markdown; a whole lost platform must not flood a job's summary.
+ROWS_SHOWN = 200
+
+
+def counts(comparison: Comparison) -> str:
+    """``12 cells: 1 newly failing, 11 same``."""
+    words = [f"{number} {change}" for change in Change if (number := comparison.count(change))]
+    return f"{len(comparison.rows)} cells: {', '.join(words) or 'none'}"
+
+
+def render_text(comparison: Comparison) -> str:
+    """For a terminal: what is compared, a line per cell that is not the same, counts."""
+    lines = [f"base: {comparison.base}", f"run: {comparison.run}", *comparison.versions]
+    lines += [f"note: {note}" for note in comparison.notes]
+    for change in LISTED:
+        rows = [row for row in comparison.rows if row.change is change]
+        if rows:
+            lines += ["", f"{change}:", *(line for row in rows for line in _lines(row))]
+    return "\n".join([*lines, "", counts(comparison)]) + "\n"
+
+
+def _lines(row: Row) -> Iterator[str]:
+    yield f"  {row.cell}: {row.base or 'none'} -> {row.run or 'none'}"
+    if row.reason:
+        yield f"    {clip(row.reason, REASON_CHARACTERS)}"
+
+
+def render_markdown(comparison: Comparison) -> str:
+    """For a CI job's summary."""
+    parts = [f"## Compared with {_plain(comparison.base)}", f"**{counts(comparison)}**"]
+    parts += [f"- {_plain(line)}" for line in (*comparison.versions, *comparison.notes)]
+    for change in LISTED:
+        rows = [row for row in comparison.rows if row.change is change]
+        if rows:
+            table = [f"### {change[0].upper()}{change[1:]}", "", "| cell | base | run | why |", "| -- | -- | -- | -- |"]
+            for row in rows[:ROWS_SHOWN]:
+                cells = (row.cell, row.base or "none", row.run or "none", clip(row.reason, REASON_CHARACTERS))
+                table.append(f"| {' | '.join(map(_plain, cells))} |")
+            if len(rows) > ROWS_SHOWN:
+                table.append(f"\n{len(rows) - ROWS_SHOWN} more cells")
+            parts.append("\n".join(table))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_plain(comparison: Comparison) -> dict[str, Any]:
+    """For ``--json``."""
+    return {
+        "base": comparison.base,
+        "run": comparison.run,
+        "versions": list(comparison.versions),
+        "notes": list(comparison.notes),
+        "counts": {change.value: comparison.count(change) for change in Change},
+        "exit": int(comparison.exit_code),
+        "cells": [
+            {"cell": row.cell, "base": row.base, "run": row.run, "change": row.change.value, "reason": row.reason}
+            for row in comparison.rows
+        ],
+    }
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("`", "\\`")

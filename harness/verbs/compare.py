@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``compare``: two stored runs side by side; what fails now that did not, and what cannot be compared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from harness import wire
+
+
+def add(verbs: argparse._SubParsersAction) -> None:
+    parser = verbs.add_parser("compare", help="Say what changed from one stored run to another")
+    parser.add_argument("base", metavar="BASE", help="Run folder, or results/reference/PLATFORM")
+    parser.add_argument("run", nargs="?", default="results/latest", metavar="RUN", help="Run folder (default: latest)")
+    parser.add_argument("--markdown", metavar="FILE", help="Also write it as Markdown")
+    parser.add_argument("--json", action="store_true", help="One object instead of text")
+    parser.set_defaults(verb=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from harness import baseline
+    from harness.report import changes
+
+    (base, base_gaps), (new, new_gaps) = baseline.load(Path(options.base)), baseline.load(Path(options.run))
+    notes = [f"{name} is not whole: {gap}" for name, gaps in ((options.base, base_gaps), (options.run, new_gaps))
+             for gap in gaps]
+    comparison = baseline.compare(base, new, names=(options.base, options.run), notes=notes)
+    if options.markdown:
+        wire.write_text(Path(options.markdown), changes.render_markdown(comparison))
+    if options.json:
+        print(json.dumps(changes.as_plain(comparison), indent=2))
+    else:
+        print(changes.render_text(comparison), end="")
+    return comparison.exit_code
