@@ -86,6 +86,10 @@ class RunFolder:
     def stage_path(self, digest: str) -> Path:
         return self.legs / f"{digest}.stage"
 
+    def store_path(self, digest: str) -> Path:
+        """Folder in which the leg's connector may keep files while the leg runs."""
+        return self.legs / f"{digest}.store"
+
     def read_observation(self, digest: str) -> Observation | None:
         """The leg's observation, None when the leg has not ended in this folder."""
         path = self.observation_path(digest)

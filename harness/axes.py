@@ -17,9 +17,10 @@ from harness.records import PromptSpec, Scenario, SubjectSpec
 #: Axes that every scenario has.
 REQUIRED_AXES = ("layout", "backend", "batch_invariant")
 
-#: Axes that a scenario may add, in the order in which they follow in a cell's id. ``seed`` replaces
-#: ``prompts.seed``; the others replace the embedded store's setting of the same name.
-FURTHER_AXES = ("seed", "transfer", "load", "fault")
+#: Axes that a scenario may add, in the order in which they follow in a cell's id. ``connector``
+#: replaces the subject's alias, ``seed`` replaces ``prompts.seed``; the others replace the embedded store's setting of
+#: the same name.
+FURTHER_AXES = ("connector", "seed", "transfer", "load", "fault")
 
 #: Tokens of one block where a scenario does not say.
 DEFAULT_BLOCK_SIZE = 16
@@ -82,8 +83,10 @@ def prompts_of(scenario: Scenario, axes: Mapping[str, Any]) -> PromptSpec:
 
 
 def subject_of(scenario: Scenario, axes: Mapping[str, Any]) -> SubjectSpec:
-    """Subject of one point: the scenario's, with the ``transfer``, ``load`` and ``fault`` axes where there are any."""
+    """Subject of one point: the scenario's, with the axes ``connector``, ``transfer``, ``load`` and ``fault``."""
     subject = scenario.subject
+    if "connector" in axes:
+        subject = SubjectSpec(connector=axes["connector"])
     options = {name: axes[name] for name in ("transfer", "load") if name in axes}
     if options:
         subject = replace(subject, options={**subject.options, **options})

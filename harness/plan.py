@@ -32,7 +32,7 @@ from harness.records import (
     SubjectSpec,
 )
 from harness.sources import NOT_FOUND, module_digest, modules_of
-from harness.subjects import kv_transfer_config, source_of
+from harness.subjects import kv_transfer_config, restores, source_of
 
 #: Environment of every leg; a scenario's ``env`` may override each.
 COMMON_ENV: Mapping[str, str] = {
@@ -181,18 +181,21 @@ def _cell(
         **sourced, "identity": {**sourced["identity"], **modules}, "fake": planted.get(Role.SUBJECT, {}),
     })
     block_size = int(engine["block_size"])
+    gives = restores(spec)
     cell = Cell(
         scenario=scenario.name,
         id=cell_id(axes),
         path=scenario.path,
         line=scenario.axis_lines.get("layout", 0),
         axes=dict(axes),
-        reference=_reference(scenario.reference, batch_invariant),
+        # A subject that gives nothing back recomputes, in batches of the same size as the oracle's.
+        reference=_reference(scenario.reference, batch_invariant) if gives else Reference.RECOMPUTE,
         oracle=oracle.digest,
         subject=subject.digest,
         block_size=block_size,
-        expected_external_tokens=expected_total(prompts, block_size),
+        expected_external_tokens=expected_total(prompts, block_size) if gives else 0,
         expectation=expectation_for(axes, scenario.expect),
+        restores=gives,
     )
     return cell, (oracle, subject)
 

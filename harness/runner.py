@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,8 +50,8 @@ LET_THROUGH = frozenset({
     "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH",
 })
 STRIPPED_PREFIXES = (
-    "VLLM_", "AITER_", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_UMBP", "OMP_", "KMP_", "MKL_", "PYTEST_",
-    "COV_",
+    "VLLM_", "AITER_", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_STORE", "KVPARITY_UMBP", "OMP_", "KMP_",
+    "MKL_", "PYTEST_", "COV_",
 )
 
 
@@ -108,13 +109,18 @@ class Runner:
         leg_path = legs / f"{leg.digest}.leg.json"
         child_path = legs / f"{leg.digest}.child.json"
         log_path = self._folder.log_path(leg.digest)
+        store_path = self._folder.store_path(leg.digest)
         child_path.unlink(missing_ok=True)
+        # What a killed run left behind is not this leg's.
+        shutil.rmtree(store_path, ignore_errors=True)
+        store_path.mkdir()
         wire.write(leg_path, leg)
         reader, writer = os.pipe()
         started = time.monotonic()
         try:
             with log_path.open("wb") as log:
                 environment = child_environment(leg, device, os.environ)
+                environment["KVPARITY_STORE"] = str(store_path.resolve())
                 process = self._start(leg, (leg_path, child_path, log_path), environment, log.fileno(), writer)
         finally:
             os.close(writer)
@@ -126,6 +132,7 @@ class Runner:
             os.close(reader)
             self._folder.stage_path(leg.digest).unlink(missing_ok=True)
             leg_path.unlink(missing_ok=True)
+            shutil.rmtree(store_path, ignore_errors=True)
         lost = _Lost(leg.digest, watch, hung, process.returncode, time.monotonic() - started)
         observation = _child_observation(child_path, lost)
         child_path.unlink(missing_ok=True)

@@ -8,52 +8,25 @@ Values are never converted (strict mode): ``"3"`` is no number and ``1`` no bool
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from harness.connectors import ADAPTERS, Option
 from harness.kvstore.faults import FAULTS
 from harness.records import PLATFORMS, DecodeSpec, FindingKind, Outcome, PromptSpec
 from harness.yaml_lines import Document, Path, choices, describe, name_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One option of a connector alias.
-
-    Attributes:
-        values: the valid words; empty for a whole number, or for any text.
-        at_least: smallest valid number.
-        text: any text is valid.
-    """
-
-    values: tuple[str, ...] = ()
-    at_least: int = 1
-    text: bool = False
-
 
 #: Planted faults of the embedded store.
 KNOWN_FAULTS = tuple(FAULTS)
 
 #: Options of the embedded store, as keys beside ``connector``.
-EMBEDDED_OPTIONS: Mapping[str, Option] = {
-    "capacity_mib": Option(at_least=1),
-    "transfer": Option(values=("bulk", "ranges")),
-    "load": Option(values=("sync", "async")),
-    "fault": Option(values=KNOWN_FAULTS),
-}
-
-#: Options of vLLM's UMBP connector.
-UMBP_OPTIONS: Mapping[str, Option] = {
-    "overlay": Option(text=True),
-    "capacity_mib": Option(at_least=1),
-    "transfer": Option(values=("bulk", "ranges")),
-    "load": Option(values=("sync", "async")),
-}
+EMBEDDED_OPTIONS: Mapping[str, Option] = ADAPTERS["embedded"].options
 
 #: Connector alias -> its options.
-KNOWN_CONNECTORS: Mapping[str, Mapping[str, Option]] = {"embedded": EMBEDDED_OPTIONS, "umbp": UMBP_OPTIONS}
+KNOWN_CONNECTORS: Mapping[str, Mapping[str, Option]] = {
+    alias: adapter.options for alias, adapter in ADAPTERS.items()
+}
 
 #: Model aliases (``harness.models``); anything else has a slash in it: a directory or a hub name.
 KNOWN_MODELS = ("qwen3-0.6b", "tiny")

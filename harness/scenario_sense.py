@@ -25,6 +25,9 @@ from harness.scenario_settings import (
 )
 from harness.yaml_lines import Document, Path, Problem, choices, spell
 
+#: Axes that are options of a subject's alias.
+OPTION_AXES = ("transfer", "load", "fault")
+
 
 def check_sense(
     document: Document, connectors: Mapping[str, Mapping[str, Option]], models: Collection[str]
@@ -93,8 +96,10 @@ class _Check:
             for index, value in enumerate(values):
                 self._axis_value(name, value, (*path, index))
             self._duplicates(path, values)
-            if name in ("transfer", "load", "fault"):
+            if name in OPTION_AXES:
                 self._option_axis(name, path)
+            elif name == "connector":
+                self._connector_axis(path)
             if len(self.document.problems) == before:
                 self.sound_axes[name] = tuple(values)
 
@@ -121,6 +126,8 @@ class _Check:
             return LAYOUTS
         if axis == "backend":
             return choosable(self._platforms())
+        if axis == "connector":
+            return tuple(self.connectors)
         values = self.options.get(axis, EMBEDDED_OPTIONS[axis]).values
         return (None, *values) if axis == "fault" else values
 
@@ -137,6 +144,13 @@ class _Check:
         if isinstance(subject, dict) and name in subject:
             self._complain(path, f"given as an axis and as `subject.{name}` on line "
                          f"{self.document.line(('subject', name))}; keep one.")
+
+    def _connector_axis(self, path: Path) -> None:
+        subject, axes = self.data.get("subject"), self.data.get("axes", {})
+        bare = isinstance(subject, str) or (isinstance(subject, dict) and list(subject) == ["connector"])
+        if not bare or any(name in axes for name in OPTION_AXES):
+            self._complain(path, "the axis replaces the whole subject, so `subject` must be an alias without options "
+                         "and no axis may be an option of one.")
 
     def _duplicates(self, path: Path, values: Any) -> None:
         if not isinstance(values, list):

@@ -8,18 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.connectors import ADAPTERS
 from harness.errors import UsageError
 from harness.overlay import Overlay, OverlayError, find_overlay
 from harness.records import SubjectSpec
 
-#: Capacity of a store's pool where a scenario does not say, MiB.
-CAPACITY_MIB = 256
-
 #: Environment variable that names an overlay to use instead of the scenarios' own, as KVPARITY_MODEL does for a model.
 OVERLAY_CHOICE = "KVPARITY_UMBP"
-
-#: Stands for the number of the engine's process in a connector's options (``harness.engines.vllm``).
-PROCESS = "{process}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,55 +40,34 @@ def kv_transfer_config(subject: SubjectSpec) -> dict[str, Any]:
     """
     if subject.kv_transfer_config is not None:
         return dict(subject.kv_transfer_config)
-    if subject.connector == "embedded":
-        return _embedded(subject)
-    if subject.connector == "umbp":
-        return _umbp(subject)
-    raise UsageError(
-        f"unknown connector alias {subject.connector!r}; valid: embedded, umbp, or a whole kv_transfer_config"
-    )
+    adapter = ADAPTERS.get(subject.connector)
+    if adapter is None:
+        raise UsageError(
+            f"unknown connector alias {subject.connector!r}; valid: {', '.join(ADAPTERS)}, or a whole "
+            "kv_transfer_config"
+        )
+    return adapter.configure(subject)
 
 
-def _embedded(subject: SubjectSpec) -> dict[str, Any]:
-    options = {"capacity_mib": CAPACITY_MIB, **subject.options}
-    if subject.fault is not None:
-        options["fault"] = subject.fault
-    return {
-        "kv_connector": "EmbeddedStoreConnector",
-        "kv_connector_module_path": "harness.kvstore.connector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": options,
-    }
-
-
-def _umbp(subject: SubjectSpec) -> dict[str, Any]:
-    given = subject.options
-    options: dict[str, Any] = {
-        "mode": "embedded",
-        "capacity_bytes": int(given.get("capacity_mib", CAPACITY_MIB)) * 2**20,
-        # Engines of one model and layout on one host would share the socket that their lookups go through.
-        "lookup_instance": f"kvparity-{PROCESS}",
-    }
-    if "load" in given:
-        options["load_async"] = given["load"] == "async"
-    if "transfer" in given:
-        options["transfer"] = given["transfer"]
-    return {
-        "kv_connector": "UMBPStoreConnector",
-        "kv_connector_module_path": "vllm.distributed.kv_transfer.kv_connector.v1.umbp.connector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": options,
-    }
+def restores(subject: SubjectSpec) -> bool:
+    """Whether KV can come back from the subject; one given whole is taken at its word."""
+    adapter = ADAPTERS.get(subject.connector) if subject.kv_transfer_config is None else None
+    return adapter is None or adapter.restores
 
 
 def source_of(subject: SubjectSpec, find: Callable[[str | None], Overlay] = find_overlay) -> Source:
-    """Find the source of a subject's connector; only ``umbp`` has one that can be chosen.
+    """Find the source of a subject's connector: what it needs installed, and for ``umbp`` the overlay.
 
     Args:
         subject: the subject of one cell.
         find: ``harness.overlay.find_overlay``, or the same with a memory.
     """
-    if subject.connector != "umbp" or subject.kv_transfer_config is not None:
+    if subject.kv_transfer_config is not None:
+        return Source()
+    missing = ADAPTERS[subject.connector].missing()
+    if missing is not None:
+        return Source(identity={"unavailable": missing}, missing=missing)
+    if subject.connector != "umbp":
         return Source()
     try:
         overlay = find(os.environ.get(OVERLAY_CHOICE) or subject.options.get("overlay"))

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from harness.compare.localise import BlockPlace, DigestShape, describe
-from harness.compare.pair import Pair, expected_hits, finding, matched
+from harness.compare.pair import Pair, expected_hits, finding, local_hits, matched
 from harness.records import Compared, Finding, FindingKind, Phase, PhaseRecord, Role
 
 #: Bytes of one digest inside a block's base64 string.
@@ -26,10 +26,10 @@ def compare_digests(pair: Pair, compared: Compared, stable: bool) -> tuple[list[
 
     An unstable pair is held against its own populate only: that the store changed bytes is no A/B claim.
     """
-    against_oracle = pair.cell.batch_invariant and stable
+    against_oracle = (pair.cell.batch_invariant or not pair.cell.restores) and stable
     role, phase = (Role.ORACLE, Phase.RECOMPUTE) if against_oracle else (Role.SUBJECT, Phase.POPULATE)
     reference, restore = pair.record(role, phase), pair.record(Role.SUBJECT, Phase.RESTORE)
-    if reference is None or restore is None or pair.cell.expected_external_tokens <= 0:
+    if reference is None or restore is None or (pair.cell.restores and pair.cell.expected_external_tokens <= 0):
         return [], compared
     blocks = restored_blocks(pair, reference, restore)
     unequal = {place: unequal_digests(*sides) for place, sides in blocks.items() if sides[0] != sides[1]}
@@ -37,6 +37,8 @@ def compare_digests(pair: Pair, compared: Compared, stable: bool) -> tuple[list[
     name = f"{role} {phase}"
     findings = []
     expected = pair.cell.expected_external_tokens // pair.cell.block_size
+    if not pair.cell.restores:
+        expected = sum(local_hits(pair.cell, restore.prompts)) // pair.cell.block_size
     if stable and len(blocks) < expected:
         # A pass says that every restored block is equal; one that nobody looked at is not.
         findings.append(finding(
@@ -67,10 +69,10 @@ def restored_blocks(
 
     Blocks beyond a prompt's hits were recomputed and say nothing about the store.
     """
-    share = expected_hits(pair.cell, restore.prompts)
+    share = _shares(pair, restore)
     wanted = {}
     for position, prompt in enumerate(restore.prompts):
-        cached = prompt.cached_tokens
+        cached = prompt.cached_tokens if pair.cell.restores else None
         expected = cached if share is None else share[position]
         tokens = min(one for one in (cached, expected, prompt.num_tokens) if one is not None)
         wanted[prompt.index] = tokens // pair.cell.block_size
@@ -80,6 +82,12 @@ def restored_blocks(
             if block < wanted[two.index] and left is not None and right is not None:
                 blocks[two.index, block] = (left, right)
     return blocks
+
+
+def _shares(pair: Pair, restore: PhaseRecord) -> tuple[int, ...] | None:
+    """Tokens of each prompt whose KV is compared: what came from the store, or what a store would have given."""
+    share = expected_hits if pair.cell.restores else local_hits
+    return share(pair.cell, restore.prompts)
 
 
 def unequal_digests(left: str, right: str) -> frozenset[int]:

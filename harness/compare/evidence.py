@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.compare.pair import Pair, expected_hits, finding, words
+from harness.compare.pair import Pair, expected_hits, finding, local_hits, words
 from harness.records import ROLE_PHASES, Finding, FindingKind, Phase, PhaseRecord, Role
 
 #: Phases that compute everything themselves, and what to call it when they did not.
@@ -25,7 +25,7 @@ RESTORES = (Phase.RESTORE, Phase.RESTORE_AGAIN)
 
 def check_evidence(pair: Pair) -> Iterator[Finding]:
     """Findings about a path that was not taken; values are still compared after them."""
-    if pair.cell.expected_external_tokens <= 0:
+    if pair.cell.restores and pair.cell.expected_external_tokens <= 0:
         yield finding(
             FindingKind.NOTHING_COMPARED,
             "no prompt has a full block before its last token, so nothing can be restored",
@@ -41,8 +41,9 @@ def check_evidence(pair: Pair) -> Iterator[Finding]:
             yield from _check_hits(pair, role, record)
             yield from _check_clearing(role, record)
             if record.phase in RESTORES:
-                yield from _check_delivery(role, record)
-    yield from _check_blocks(pair)
+                yield from _check_delivery(pair, role, record)
+    if pair.cell.restores:
+        yield from _check_blocks(pair)
 
 
 def _check_phases(role: Role, phases: tuple[Phase, ...], failed: PhaseRecord | None) -> Iterator[Finding]:
@@ -81,6 +82,9 @@ def _check_hits(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding
         restore = record.phase in RESTORES
         kind = FindingKind.EXTERNAL_HITS if restore else FindingKind.LOCAL_HITS
         share = expected_hits(pair.cell, record.prompts)
+        if not restore and not pair.cell.restores:
+            share = local_hits(pair.cell, record.prompts)
+            total = sum(share)
         wanted_local, wanted_external = (0, total) if restore else (total, 0)
         wrong = []
         if external != wanted_external:
@@ -135,7 +139,7 @@ def _check_clearing(role: Role, record: PhaseRecord) -> Iterator[Finding]:
         )
 
 
-def _check_delivery(role: Role, record: PhaseRecord) -> Iterator[Finding]:
+def _check_delivery(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding]:
     place = f"{role} {record.phase}"
     if record.delivered_tokens is not None and record.delivered_tokens != record.external_tokens:
         yield finding(
@@ -144,7 +148,7 @@ def _check_delivery(role: Role, record: PhaseRecord) -> Iterator[Finding]:
             f" the scheduler was promised {record.external_tokens}",
             place=place, left=f"{record.external_tokens} tokens", right=f"{record.delivered_tokens} tokens", limit="0",
         )
-    if record.loaded_bytes is not None and record.loaded_bytes <= 0:
+    if pair.cell.restores and record.loaded_bytes is not None and record.loaded_bytes <= 0:
         yield finding(
             FindingKind.NOTHING_DELIVERED, f"{place}: the connector loaded {record.loaded_bytes} bytes",
             place=place, left="more than 0 bytes", right=f"{record.loaded_bytes} bytes",

@@ -107,6 +107,11 @@ class Pair:
         return (*phases, (Role.SUBJECT, Phase.RESTORE), (Role.SUBJECT, Phase.RESTORE_AGAIN))
 
 
+def local_hits(cell: Cell, prompts: tuple[PromptResult, ...]) -> tuple[int, ...]:
+    """Tokens that each prompt finds in the local prefix cache when everything of it is there."""
+    return tuple((prompt.num_tokens - 1) // cell.block_size * cell.block_size for prompt in prompts)
+
+
 def expected_hits(cell: Cell, prompts: tuple[PromptResult, ...]) -> tuple[int, ...] | None:
     """Hit tokens that each prompt must have; they add up to ``cell.expected_external_tokens``.
 
@@ -114,7 +119,9 @@ def expected_hits(cell: Cell, prompts: tuple[PromptResult, ...]) -> tuple[int, .
     hits its full blocks among the first n-1 tokens. None when the plan counted by another rule and the sum cannot be
     split evenly either: then only the sum can be checked.
     """
-    by_rule = tuple((prompt.num_tokens - 1) // cell.block_size * cell.block_size for prompt in prompts)
+    by_rule = local_hits(cell, prompts)
+    if not cell.restores:
+        return (0,) * len(prompts)
     if sum(by_rule) == cell.expected_external_tokens:
         return by_rule
     if prompts and cell.expected_external_tokens % len(prompts) == 0:

@@ -13,16 +13,17 @@ import math
 import os
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from harness.connectors import FOLDER, PROCESS, Metric, adapter_of_class, filled
 from harness.engines import Answer, Counters, Placement
 from harness.records import DecodeSpec, Leg, Resolved, Step
 
 PROBE = "harness.plugin.probe.Probe"
 
-#: UMBP's metric of bytes moved, by the label ``operation`` (UMBP ``stats.py``: UMBPStorePromMetrics).
-UMBP_BYTES = "vllm:umbp_transfer_bytes"
+#: Folder of the leg's own, which the runner makes and removes; stands for ``FOLDER`` in a connector's configuration.
+STORE_FOLDER = "KVPARITY_STORE"
 
 #: Arguments that the harness sets beside the scenario's; a scenario may override each.
 DEFAULTS: dict[str, Any] = {
@@ -80,10 +81,11 @@ class VllmEngine:
         self._sampling = sampling
         arguments = {**DEFAULTS, **leg.engine}
         if leg.kv_transfer_config is not None:
-            arguments["kv_transfer_config"] = _with_process(leg.kv_transfer_config)
+            words = {PROCESS: str(os.getpid()), FOLDER: os.environ.get(STORE_FOLDER, "")}
+            arguments["kv_transfer_config"] = filled(leg.kv_transfer_config, words)
         self._llm = llm(model=leg.model.path, worker_extension_cls=PROBE, disable_log_stats=False, **arguments)
-        # UMBP counts its bytes in a metric; it appears with the first transfer.
-        self._umbp = (leg.kv_transfer_config or {}).get("kv_connector") == "UMBPStoreConnector"
+        adapter = adapter_of_class((leg.kv_transfer_config or {}).get("kv_connector"))
+        self._bytes = adapter.bytes_moved if adapter is not None else None
         self._call("kvparity_watch")
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -111,20 +113,24 @@ class VllmEngine:
 
     def counters(self) -> Counters:
         totals: dict[str, int] = {}
-        umbp: dict[str, int] = {}
+        loaded = stored = None
+        if self._bytes is not None:
+            # A connector's metric appears with the first transfer.
+            loaded = stored = 0
         for metric in self._llm.get_metrics():
             value = getattr(metric, "value", None)
             if isinstance(value, int | float):
                 totals[metric.name] = totals.get(metric.name, 0) + int(value)
-                if metric.name.startswith(UMBP_BYTES):
-                    umbp[metric.labels.get("operation", "")] = int(value)
+                if self._bytes is not None:
+                    loaded += int(value) * _is(metric, self._bytes.loaded)
+                    stored += int(value) * _is(metric, self._bytes.stored)
         moved = self._call("kvparity_transfer")
         return Counters(
             local_tokens=totals.get("vllm:prefix_cache_hits", 0),
             external_tokens=totals.get("vllm:external_prefix_cache_hits", 0),
             delivered_tokens=moved.get("delivered_tokens"),
-            loaded_bytes=moved.get("loaded_bytes", umbp.get("load", 0) if self._umbp else None),
-            stored_bytes=moved.get("stored_bytes", umbp.get("store", 0) if self._umbp else None),
+            loaded_bytes=moved.get("loaded_bytes", loaded),
+            stored_bytes=moved.get("stored_bytes", stored),
         )
 
     def placements(self) -> list[Placement]:
@@ -165,14 +171,8 @@ class VllmEngine:
             shutdown()
 
 
-def _with_process(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A connector's configuration with this process's number for ``{process}`` in the texts of its options."""
-    options = config.get("kv_connector_extra_config", {})
-    filled = {
-        name: value.replace("{process}", str(os.getpid())) if isinstance(value, str) else value
-        for name, value in options.items()
-    }
-    return {**config, "kv_connector_extra_config": filled} if options else dict(config)
+def _is(metric: Any, asked: Metric) -> bool:
+    return metric.name == asked.name and all(metric.labels.get(key) == word for key, word in asked.labels.items())
 
 
 def _answer(output: Any) -> Answer:

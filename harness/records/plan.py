@@ -83,6 +83,8 @@ class Cell:
         block_size: tokens of one block, as asked.
         expected_external_tokens: external hit tokens that each restore must have, summed over the prompts.
         expectation: what the scenario says of this cell, None when it must pass.
+        restores: False where the subject gives nothing back by design, so that the cell says what merely having its
+            connector changes; ``expected_external_tokens`` is 0 then.
     """
 
     scenario: str
@@ -96,6 +98,7 @@ class Cell:
     block_size: int
     expected_external_tokens: int
     expectation: Expectation | None
+    restores: bool = True
 
     @property
     def layout(self) -> str:

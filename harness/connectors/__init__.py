@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connectors that a scenario can name, one adapter each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.connectors import (
+    decode_bench,
+    embedded,
+    example,
+    multi,
+    noop,
+    offloading,
+    simple_cpu_offload,
+    umbp,
+)
+from harness.connectors.adapter import FOLDER, PROCESS, Adapter, Bytes, Metric, Need, Option, filled
+
+__all__ = [
+    "ADAPTERS", "FOLDER", "PROCESS", "Adapter", "Bytes", "Metric", "Need", "Option", "adapter_of_class", "filled",
+]
+
+#: Alias -> adapter, in the order in which messages and reports name them.
+ADAPTERS: Mapping[str, Adapter] = {
+    adapter.alias: adapter
+    for adapter in (
+        embedded.ADAPTER,
+        umbp.ADAPTER,
+        example.ADAPTER,
+        multi.ADAPTER,
+        offloading.ADAPTER,
+        offloading.CPU_TIER,
+        offloading.FS_TIER,
+        simple_cpu_offload.ADAPTER,
+        decode_bench.ADAPTER,
+        noop.ADAPTER,
+    )
+}
+
+
+def adapter_of_class(name: str | None) -> Adapter | None:
+    """The first adapter whose connector class has this name; None for a connector that nobody described."""
+    return next((adapter for adapter in ADAPTERS.values() if adapter.connector == name), None)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the harness has to know of one connector: the protocol that every file beside this one fills in.
+
+An adapter is plain data and pure functions. It imports neither vLLM nor the connector, so that a plan can be made, and
+a missing package named, on any machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.records import SubjectSpec
+
+#: Stands for the number of the engine's process in a connector's configuration.
+PROCESS = "{process}"
+
+#: Stands for the leg's own folder, which is empty when the leg starts and removed when it has ended.
+FOLDER = "{folder}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option of a connector alias, as a key beside ``connector``.
+
+    Attributes:
+        values: the valid words; empty for a whole number, or for any text.
+        at_least: smallest valid number.
+        text: any text is valid.
+    """
+
+    values: tuple[str, ...] = ()
+    at_least: int = 1
+    text: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A counter among ``LLM.get_metrics()``: its name, without ``_total``, and the labels that it must have."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bytes:
+    """Where a connector's own counts of the bytes that it moved come from, by direction."""
+
+    loaded: Metric
+    stored: Metric
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Something that must be installed.
+
+    Attributes:
+        name: what to call it, with the version that was tried.
+        module: Python module that shows it is there; None for a program.
+        program: name on PATH; None for a module.
+        hint: how to get it.
+    """
+
+    name: str
+    module: str | None = None
+    program: str | None = None
+    hint: str = ""
+
+    def met(self) -> bool:
+        if self.module is not None:
+            return importlib.util.find_spec(self.module) is not None
+        return self.program is not None and shutil.which(self.program) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """One connector under one alias.
+
+    Attributes:
+        alias: its name in a scenario.
+        connector: class that the worker reports.
+        configure: subject -> ``kv_transfer_config``; texts in it may hold ``PROCESS`` and ``FOLDER``.
+        options: keys that a scenario may give beside ``connector``.
+        restores: False for a connector that gives nothing back: its cells say what merely having one changes.
+        bytes_moved: the connector's own byte counts; None where it has none, or where its worker half answers
+            ``evidence()`` with them.
+        evidence: one sentence on what stands behind a pass, for people.
+        drain: one sentence on when its stores are complete. The engine waits until the scheduler has no requests and
+            ``reset_prefix_cache`` answers True, which leaves the store alone (``VllmEngine.reset``).
+        survives_restart: whether a new process finds what an earlier one stored.
+        partial_blocks: whether a block that is not full can come back.
+        needs: what must be installed beside vLLM.
+        server: name of the server that it talks to (``harness.servers``); None for none.
+    """
+
+    alias: str
+    connector: str
+    configure: Callable[[SubjectSpec], dict[str, Any]]
+    evidence: str
+    drain: str
+    options: Mapping[str, Option] = field(default_factory=dict)
+    restores: bool = True
+    bytes_moved: Bytes | None = None
+    survives_restart: bool = False
+    partial_blocks: bool = False
+    needs: tuple[Need, ...] = ()
+    server: str | None = None
+
+    def missing(self) -> str | None:
+        """One sentence on what is not installed; None when everything is."""
+        lacking = [need for need in self.needs if not need.met()]
+        if not lacking:
+            return None
+        names = ", ".join(need.name for need in lacking)
+        hints = " ".join(dict.fromkeys(need.hint for need in lacking if need.hint))
+        return f"connector {self.alias}: {names} not installed here. {hints}".rstrip()
+
+
+def filled(value: Any, words: Mapping[str, str]) -> Any:
+    """``value`` with every placeholder in its texts, at any depth, replaced by its word.
+
+    Args:
+        value: a configuration: mappings, lists, texts and other plain values.
+        words: placeholder -> text.
+    """
+    if isinstance(value, str):
+        for placeholder, word in words.items():
+            value = value.replace(placeholder, word)
+        return value
+    if isinstance(value, Mapping):
+        return {name: filled(item, words) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [filled(item, words) for item in value]
+    return value
+
+

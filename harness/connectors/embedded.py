@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``embedded``: the harness's own store in host memory (``harness.kvstore``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.connectors.adapter import Adapter, Option
+from harness.kvstore.faults import FAULTS
+from harness.records import SubjectSpec
+
+#: Capacity of a store's pool where a scenario does not say, MiB.
+CAPACITY_MIB = 256
+
+
+def configure(subject: SubjectSpec) -> dict[str, Any]:
+    """The store with the subject's options and, for a control, its planted fault."""
+    options = {"capacity_mib": CAPACITY_MIB, **subject.options}
+    if subject.fault is not None:
+        options["fault"] = subject.fault
+    return {
+        "kv_connector": "EmbeddedStoreConnector",
+        "kv_connector_module_path": "harness.kvstore.connector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": options,
+    }
+
+
+ADAPTER = Adapter(
+    alias="embedded",
+    connector="EmbeddedStoreConnector",
+    configure=configure,
+    options={
+        "capacity_mib": Option(at_least=1),
+        "transfer": Option(values=("bulk", "ranges")),
+        "load": Option(values=("sync", "async")),
+        "fault": Option(values=tuple(FAULTS)),
+    },
+    evidence="its worker's counts of tokens delivered and bytes loaded, equal to the scheduler's hits; KV digests",
+    drain="at the end of the step that computed a block",
+)

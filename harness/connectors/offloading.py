@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``offloading``, ``offloading_cpu``, ``offloading_fs``: vLLM's OffloadingConnector.
+
+As it comes it refuses every platform but CUDA, ROCm and XPU. The two others enter through vLLM's own hook for specs
+from outside the tree (``spec_name``, ``spec_module_path``): scheduler, manager, tiers and copy descriptors are vLLM's,
+only device streams and the copy itself are replaced (``harness.plugin.host_offload``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.connectors.adapter import FOLDER, Adapter, Bytes, Metric
+from harness.records import SubjectSpec
+
+#: Bytes of host memory that blocks are offloaded into. Few, so that vLLM's regions come up at once.
+HOST_BYTES = 64 * 2**20
+
+SPECS = "harness.plugin.host_offload"
+
+BYTES = Bytes(loaded=Metric(name="vllm:kv_offload_load_bytes"), stored=Metric(name="vllm:kv_offload_store_bytes"))
+
+
+def _config(**options: Any) -> dict[str, Any]:
+    return {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": HOST_BYTES, **options},
+    }
+
+
+def configure(subject: SubjectSpec) -> dict[str, Any]:
+    """The connector as it comes."""
+    return _config()
+
+
+def configure_cpu(subject: SubjectSpec) -> dict[str, Any]:
+    """One tier: host memory."""
+    return _config(spec_name="HostOffloadingSpec", spec_module_path=SPECS)
+
+
+def configure_fs(subject: SubjectSpec) -> dict[str, Any]:
+    """Two tiers: host memory, and files in a folder of the leg's own."""
+    tiers = [{"type": "fs", "root_dir": FOLDER, "n_read_threads": 2, "n_write_threads": 2}]
+    return _config(spec_name="HostTieringSpec", spec_module_path=SPECS, secondary_tiers=tiers)
+
+
+_DRAIN = "in the step after the one that computed a block; the scheduler keeps stepping while some are under way"
+
+ADAPTER = Adapter(
+    alias="offloading",
+    connector="OffloadingConnector",
+    configure=configure,
+    bytes_moved=BYTES,
+    evidence="none on a CPU host: it refuses, in its words",
+    drain=_DRAIN,
+)
+
+CPU_TIER = Adapter(
+    alias="offloading_cpu",
+    connector="OffloadingConnector",
+    configure=configure_cpu,
+    bytes_moved=BYTES,
+    evidence="vllm:kv_offload_load_bytes; KV digests over zeroed blocks",
+    drain=_DRAIN,
+)
+
+FS_TIER = Adapter(
+    alias="offloading_fs",
+    connector="OffloadingConnector",
+    configure=configure_fs,
+    bytes_moved=BYTES,
+    evidence="vllm:kv_offload_load_bytes; KV digests over zeroed blocks",
+    drain=_DRAIN,
+    survives_restart=True,
+)

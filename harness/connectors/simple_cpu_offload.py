@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``simple_cpu_offload``: vLLM's SimpleCPUOffloadConnector, which needs device streams and so refuses a CPU host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.connectors.adapter import Adapter
+from harness.connectors.offloading import HOST_BYTES
+from harness.records import SubjectSpec
+
+
+def configure(subject: SubjectSpec) -> dict[str, Any]:
+    """The connector with as much host memory as the other offloading subjects."""
+    return {
+        "kv_connector": "SimpleCPUOffloadConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": HOST_BYTES},
+    }
+
+
+ADAPTER = Adapter(
+    alias="simple_cpu_offload",
+    connector="SimpleCPUOffloadConnector",
+    configure=configure,
+    bytes_moved=None,
+    evidence="none on a CPU host: it refuses, in its words",
+    drain="when the stream that stores has been synchronised",
+)
