@@ -50,6 +50,10 @@ smoke: ## The same way through with the tiny model: 18 cells
 controls: ## Prove the detector: run every planted fault, fail on one that is not caught for the right reason
 	@python="$(python)" && "$$python" -m harness controls $(if $(N),--workers $(N)) $(if $(K),-k '$(K)') $(ARGS)
 
+.PHONY: connectors
+connectors: ## vLLM's own connectors against real engines: which is right in which layout
+	@$(MAKE) --no-print-directory matrix SCENARIOS='scenarios/connectors.yaml scenarios/connectors_other.yaml scenarios/found'
+
 .PHONY: clean-cells
 clean-cells: ## False alarms: 120 cells with nothing wrong, every one of which must pass
 	@$(MAKE) --no-print-directory matrix SCENARIOS=scenarios/clean.yaml

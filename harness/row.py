@@ -25,6 +25,8 @@ COLUMNS: Mapping[str, str] = {
     # Further axes, missing where the scenario does not have them.
     **dict.fromkeys(FURTHER_AXES, "string"),
     "reference": "string",
+    # False where the connector gives nothing back by design: a pass then says what merely having it changes.
+    "restores": "boolean",
     "outcome": "string",
     "verdict": "string",
     "expected_outcome": "string",
@@ -94,6 +96,7 @@ def row_of(
         "batch_invariant": cell.batch_invariant,
         **{name: str(cell.axes[name]) if name in cell.axes else None for name in FURTHER_AXES},
         "reference": cell.reference.value,
+        "restores": cell.restores,
         "outcome": verdict.outcome.value,
         "verdict": verdict.verdict.value,
         "expected_outcome": verdict.expected_outcome.value,
@@ -108,7 +111,8 @@ def row_of(
         "max_logprob_difference": compared.max_logprob_difference,
         "blocks_compared": compared.blocks,
         "blocks_equal": compared.blocks_equal,
-        "expected_blocks": cell.expected_external_tokens // cell.block_size,
+        # Where nothing can come back, the blocks that were recomputed are compared, and none is owed by a store.
+        "expected_blocks": cell.expected_external_tokens // cell.block_size if cell.restores else compared.blocks,
         "block_size": cell.block_size,
         "model": model.alias,
         "model_source": model.source,

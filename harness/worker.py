@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from harness import wire
+from harness.connectors import refusals_of_class
 from harness.device import processor
 from harness.engines import open_engine
 from harness.leg import run_phases
@@ -80,7 +81,9 @@ def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
         run_phases(leg, engine, prompts, stages, resolved.block_size, phases)
     except BaseException as error:
         # BaseException: an engine that calls sys.exit or is interrupted still owes the run an observation.
-        ending, failure = classify(error, stages.current, accepted=resolved is not None, log=log)
+        ending, failure = classify(
+            error, stages.current, accepted=resolved is not None, log=log, refusals=refusals_of(leg),
+        )
     finally:
         if engine is not None:
             stages("close")
@@ -107,11 +110,18 @@ def _close(engine: object) -> None:
         traceback.print_exc()
 
 
-def classify(error: BaseException, stage: str, *, accepted: bool, log: Path) -> tuple[Ending, Failure]:
+def refusals_of(leg: Leg) -> tuple[str, ...]:
+    """Texts with which the leg's connector says that it cannot run on this platform."""
+    return refusals_of_class((leg.kv_transfer_config or {}).get("kv_connector"))
+
+
+def classify(
+    error: BaseException, stage: str, *, accepted: bool, log: Path, refusals: tuple[str, ...] = ()
+) -> tuple[Ending, Failure]:
     """Tell a refusal from a crash and from a lack of memory.
 
-    Refused: a ``ValueError`` or ``NotImplementedError`` before the KV tensors were handed to a connector. With
-    multiprocessing the front end knows only that the engine core died; its log has the words.
+    Refused: one of ``refusals``, or a ``ValueError`` or ``NotImplementedError`` before the KV tensors were handed to a
+    connector. With multiprocessing the front end knows only that the engine core died; its log has the words.
     """
     trace = "".join(traceback.format_exception(error))
     kind, message = type(error).__name__, str(error)
@@ -125,6 +135,8 @@ def classify(error: BaseException, stage: str, *, accepted: bool, log: Path) -> 
         return Ending.OUT_OF_MEMORY, failure
     if kind == "UnavailableError":
         return Ending.UNAVAILABLE, failure
+    if not accepted and any(text in message for text in refusals):
+        return Ending.REFUSED, failure
     if refusal and not accepted and not handed_over:
         return Ending.REFUSED, failure
     return Ending.CRASHED, failure

@@ -19,6 +19,7 @@ from harness.connectors.adapter import FOLDER, PROCESS, Adapter, Bytes, Metric, 
 
 __all__ = [
     "ADAPTERS", "FOLDER", "PROCESS", "Adapter", "Bytes", "Metric", "Need", "Option", "adapter_of_class", "filled",
+    "refusals_of_class",
 ]
 
 #: Alias -> adapter, in the order in which messages and reports name them.
@@ -37,6 +38,11 @@ ADAPTERS: Mapping[str, Adapter] = {
         noop.ADAPTER,
     )
 }
+
+
+def refusals_of_class(name: str | None) -> tuple[str, ...]:
+    """Texts with which a connector of this class says that it cannot run here."""
+    return tuple(text for one in ADAPTERS.values() if one.connector == name for text in one.refusals)
 
 
 def adapter_of_class(name: str | None) -> Adapter | None:

@@ -90,6 +90,8 @@ class Adapter:
         evidence: one sentence on what stands behind a pass, for people.
         drain: one sentence on when its stores are complete. The engine waits until the scheduler has no requests and
             ``reset_prefix_cache`` answers True, which leaves the store alone (``VllmEngine.reset``).
+        refusals: texts with which it dies where it cannot run. They count as a refusal of the configuration although
+            they are no ValueError, or come late.
         survives_restart: whether a new process finds what an earlier one stored.
         partial_blocks: whether a block that is not full can come back.
         needs: what must be installed beside vLLM.
@@ -104,6 +106,7 @@ class Adapter:
     options: Mapping[str, Option] = field(default_factory=dict)
     restores: bool = True
     bytes_moved: Bytes | None = None
+    refusals: tuple[str, ...] = ()
     survives_restart: bool = False
     partial_blocks: bool = False
     needs: tuple[Need, ...] = ()

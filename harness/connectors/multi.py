@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``multi``: vLLM's MultiConnector over ``example`` and ``embedded``; it loads from the first that has something."""
+"""``multi``: vLLM's MultiConnector over ``example`` and ``offloading_cpu``; it loads from the first that has something.
+
+A child from outside vLLM's registry that reports statistics cannot be among them: docs/found.md, F1.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors import embedded, example
+from harness.connectors import example, offloading
 from harness.connectors.adapter import Adapter
 from harness.records import SubjectSpec
 
 
 def configure(subject: SubjectSpec) -> dict[str, Any]:
     """Both children store; ``example`` is asked first."""
-    children = [example.configure(subject), embedded.configure(subject)]
+    children = [example.configure(subject), offloading.configure_cpu(subject)]
     return {
         "kv_connector": "MultiConnector",
         "kv_role": "kv_both",

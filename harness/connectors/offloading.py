@@ -52,6 +52,7 @@ ADAPTER = Adapter(
     connector="OffloadingConnector",
     configure=configure,
     bytes_moved=BYTES,
+    refusals=("CPU Offloading is currently only supported on CUDA-alike and XPU GPUs",),
     evidence="none on a CPU host: it refuses, in its words",
     drain=_DRAIN,
 )

@@ -23,7 +23,8 @@ ADAPTER = Adapter(
     alias="simple_cpu_offload",
     connector="SimpleCPUOffloadConnector",
     configure=configure,
-    bytes_moved=None,
+    # It asks a stream for its priorities before it asks for the platform.
+    refusals=("type object '_StreamPlaceholder' has no attribute 'priority_range'",),
     evidence="none on a CPU host: it refuses, in its words",
     drain="when the stream that stores has been synchronised",
 )

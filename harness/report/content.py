@@ -111,10 +111,18 @@ def _tables(frame: pd.DataFrame):
     for flag in (False, True):
         part = frame[frame["batch_invariant"] == flag]
         if len(part):
-            table = pivot(part)
-            table.columns = table.columns.get_level_values("backend")
+            table = pivot(part, columns=_headings(part))
+            if table.columns.nlevels > 1:
+                table.columns = [" ".join(filter(None, names)) for names in table.columns]
             against = " or ".join(sorted(part["reference"].unique()))
             yield f"batch invariance {'on' if flag else 'off'}, against {against}", table
+
+
+def _headings(part: pd.DataFrame) -> list[str]:
+    """Connectors where cells compare them, backends otherwise; both where several backends run several connectors."""
+    if not part["connector"].notna().any():
+        return ["backend"]
+    return ["connector"] if part["backend"].nunique() == 1 else ["connector", "backend"]
 
 
 def _evidence(row: pd.Series, alone: bool) -> tuple[str, ...]:
@@ -124,7 +132,7 @@ def _evidence(row: pd.Series, alone: bool) -> tuple[str, ...]:
     loaded = "" if pd.isna(row["loaded_bytes"]) else f"{row['loaded_bytes'] / 2**20:.1f}"
     return (
         row["cell"] if alone else f"{row['scenario']}::{row['cell']}",
-        row["reference"],
+        row["reference"] if row["restores"] else f"{row['reference']}, nothing restored",
         f"{row['external_tokens']}/{row['expected_external_tokens']}",
         f"{row['tokens_equal']}/{row['tokens_compared']}",
         f"{row['logprobs_equal']}/{row['logprobs_compared']}",

@@ -272,7 +272,7 @@ CASES = {
         "axes.batch_invariant[1]: `true` is given twice."),
     "unknown axis": (
         "", "  sed: [1]\n", 9,
-        "axes.sed: unknown axis; did you mean `seed`? Valid axes: layout, backend, batch_invariant, seed, "
+        "axes.sed: unknown axis; did you mean `seed`? Valid axes: layout, backend, batch_invariant, connector, seed, "
         "transfer, load, fault."),
     "negative seed": (
         "", "  seed: [-1]\n", 9,
