@@ -376,7 +376,7 @@ CASES = {
         "subject must be a connector's alias or a mapping, got nothing."),
     "subject alias": (
         "{connector: embedded}", "embeded", 4,
-        "subject: `embeded` is no known connector; did you mean `embedded`? Valid aliases: embedded, umbp."),
+        "subject: `embeded` is no known connector; did you mean `embedded`? Valid aliases: embedded, umbp,"),
     "subject without connector": (
         "{connector: embedded}", "{fault: single_span}", 4,
         "subject: missing key `connector`"),
