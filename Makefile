@@ -12,6 +12,8 @@ N ?=
 MODEL ?=
 # Run folder to resume, or to make under this name.
 RUN ?=
+# Part of the matrix that this machine runs, e.g. 2/5; no leg runs in two parts.
+SHARD ?=
 # Scenario files; empty: the platform's matrix.
 SCENARIOS ?=
 # Further pytest arguments.
@@ -33,7 +35,13 @@ setup: ## Make the Python environment and print its interpreter
 .PHONY: matrix
 matrix: ## Run the matrix of this platform on real vLLM engines and report pass/fail per layout-backend pair
 	@python="$(python)" && exec "$$python" -m harness matrix $(if $(N),--workers $(N)) $(if $(MODEL),--model '$(MODEL)') \
-	  $(if $(RUN),--run '$(RUN)') $(if $(K),-k '$(K)') $(SCENARIOS) $(if $(ARGS),-- $(ARGS))
+	  $(if $(RUN),--run '$(RUN)') $(if $(SHARD),--shard $(SHARD)) $(if $(K),-k '$(K)') $(SCENARIOS) $(if $(ARGS),-- $(ARGS))
+
+.PHONY: merge
+merge: ## Make one run folder of a matrix's shards: OUT=folder RUNS='folders made with SHARD='
+	@if [ -z '$(OUT)' ] || [ -z '$(RUNS)' ]; then \
+	  echo "merge: give OUT=, a folder to make, and RUNS=, the run folders made with SHARD=" >&2; exit 4; fi
+	@python="$(python)" && exec "$$python" -m harness merge '$(OUT)' $(RUNS)
 
 .PHONY: ab
 ab: ## The same cells against two versions of UMBP's source: BASE=overlay CAND=overlay

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness import host
+from harness import host, wire
 from harness.archive import RunFolder
 from harness.errors import ExitCode, HarnessError
 from harness.plan import select
@@ -24,10 +24,13 @@ from harness.progress import Progress
 from harness.records import Cell, Outcome, Verdict
 from harness.report import RunView
 from harness.session import AMBER, GREEN, Run, join_run, load_plan, open_run, scenario_files, write_results
+from harness.shard import SHARD_FILE, ShardFile, part, read_spec
 
 RUN = pytest.StashKey[Run]()
 PROGRESS = pytest.StashKey[Progress]()
 NOTES = pytest.StashKey[list[str]]()
+#: Scenario files of this run, resolved; one may have no cell here, on this platform or in this shard.
+FILES = pytest.StashKey[list[str]]()
 #: Cell name -> the verdict word of its report, in the order in which the cells ended.
 ENDED = pytest.StashKey[dict[str, str]]()
 #: What the reports show, once the session has finished.
@@ -37,6 +40,8 @@ VIEW = pytest.StashKey[RunView]()
 VERDICT = "verdict"
 #: Key of pytest-xdist's worker input that names the run folder.
 WORKER_FOLDER = "kvparity_run_folder"
+#: Key of its input that lists the scenario files.
+WORKER_FILES = "kvparity_scenario_files"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,6 +49,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kvparity-model", metavar="DIR", help="Model directory instead of the scenarios' own")
     group.addoption("--kvparity-run", metavar="DIR", help="Run folder to resume, or to make under this name")
     group.addoption("--kvparity-results", metavar="DIR", help="Where run folders are made (default: results)")
+    group.addoption("--kvparity-shard", metavar="I/N", help="Only part I of N of the cells; no leg is in two parts")
     group.addoption("--kvparity-fake", metavar="FILE", help="Use the fake engine; JSON: cell id, role, what to plant")
 
 
@@ -58,6 +64,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         worker = getattr(config, "workerinput", None)
         if worker is not None:
             if WORKER_FOLDER in worker:
+                config.stash[FILES] = worker[WORKER_FILES]
                 config.stash[RUN] = join_run(RunFolder(Path(worker[WORKER_FOLDER])))
             return
         files = scenario_files(config.args, config.rootpath)
@@ -76,13 +83,23 @@ def _open(config: pytest.Config, files: list[Path]) -> None:
         fake=json.loads(Path(fake).read_text()) if fake else None,
     )
     config.stash[NOTES] = notes
+    config.stash[FILES] = [str(path.resolve()) for path in files]
+    whole, spec = plan, config.getoption("--kvparity-shard")
+    if spec:
+        shard = read_spec(spec)
+        plan = part(whole, shard)
+        notes.append(
+            f"shard {shard}: {len(plan.cells)} of {len(whole.cells)} cells, {len(plan.legs)} of {len(whole.legs)} legs"
+        )
     results = Path(config.getoption("--kvparity-results") or config.rootpath / "results")
     if config.option.collectonly:
         # Nothing will run: the plan is shown, no folder is made.
         config.stash[RUN] = Run(plan=plan, folder=RunFolder(results / "not-made"))
         return
     chosen = config.getoption("--kvparity-run")
-    config.stash[RUN] = open_run(plan, results=results, chosen=Path(chosen) if chosen else None)
+    run = config.stash[RUN] = open_run(plan, results=results, chosen=Path(chosen) if chosen else None)
+    if spec:
+        wire.write(run.folder.path / SHARD_FILE, ShardFile(index=shard.index, count=shard.count, whole=whole))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -91,6 +108,7 @@ def pytest_configure_node(node: Any) -> None:
     run = node.config.stash.get(RUN, None)
     if run is not None:
         node.workerinput[WORKER_FOLDER] = str(run.folder.path)
+        node.workerinput[WORKER_FILES] = node.config.stash[FILES]
 
 
 # --- collection -------------------------------------------------------------------------------------------------
@@ -100,8 +118,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     run = parent.config.stash.get(RUN, None)
     if run is None or file_path.suffix not in {".yaml", ".yml"}:
         return None
-    root = parent.config.rootpath
-    if not any((root / cell.path).resolve() == file_path.resolve() for cell in run.plan.cells):
+    if str(file_path.resolve()) not in parent.config.stash[FILES]:
         return None
     return ScenarioFile.from_parent(parent, path=file_path)
 

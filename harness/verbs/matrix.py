@@ -21,6 +21,7 @@ def add(verbs: argparse._SubParsersAction) -> None:
     parser.add_argument("--model", metavar="DIR", help="Model directory instead of the scenarios' own")
     parser.add_argument("--run", metavar="DIR", help="Run folder to resume, or to make under this name")
     parser.add_argument("-k", dest="expression", metavar="EXPRESSION", help="Cells whose name matches (pytest -k)")
+    parser.add_argument("--shard", metavar="I/N", help="Only part I of N; `merge` puts the parts together")
     parser.set_defaults(verb=run)
 
 
@@ -41,4 +42,6 @@ def run(options: argparse.Namespace) -> int:
         arguments += ["--kvparity-model", options.model]
     if options.run:
         arguments += ["--kvparity-run", options.run]
+    if options.shard:
+        arguments += ["--kvparity-shard", options.shard]
     return int(pytest.main([*arguments, *options.rest]))

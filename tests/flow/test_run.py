@@ -92,6 +92,21 @@ def test_k_selects_cells_and_their_legs_only(alone):
     assert len(list(alone.folder.glob("legs/*.json"))) == 2
 
 
+def test_a_shard_runs_its_part_and_says_of_what(suite):
+    result = suite.run("--kvparity-shard", "2/2", paths=("scenarios/small.yaml",))
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["kvparity: shard 2/2: 1 of 2 cells, 2 of 4 legs"])
+    assert suite.outcomes() == {CELLS[1]: "pass"}
+    shard = json.loads((suite.folder / "shard.json").read_text())
+    assert (shard["index"], shard["count"], [cell["id"] for cell in shard["whole"]["cells"]]) == (2, 2, CELLS)
+
+
+def test_a_shard_without_cells_selects_nothing(alone):
+    result = alone.run("--kvparity-shard", "3/3", paths=("scenarios/small.yaml",))
+    assert result.ret == 5
+    assert alone.run("--kvparity-shard", "3/2").ret == 4
+
+
 def test_nothing_selected_is_exit_code_5(suite):
     result = suite.run("-k", "no_such_cell")
     assert result.ret == 5
