@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import wire
@@ -38,6 +38,7 @@ def plan_of(pairs: list[tuple[int, int]]) -> Plan:
 PAIRS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=20)
 
 
+@settings(deadline=None)
 @given(pairs=PAIRS, count=st.integers(1, 6))
 def test_every_cell_is_in_one_part_and_no_leg_in_two(pairs, count):
     plan = plan_of(pairs)
