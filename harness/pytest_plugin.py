@@ -312,4 +312,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.ensure_newline()
     terminalreporter.section("kvparity report")
     terminalreporter.write(render_text(view, color=terminalreporter.hasmarkup))
-    terminalreporter.write_line(f"report: {view.folder}/report.md, {view.folder}/frame.csv")
+    terminalreporter.write_line(f"report: {view.folder}/report.html, {view.folder}/report.md, {view.folder}/frame.csv")

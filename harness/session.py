@@ -161,16 +161,20 @@ def join_run(folder: RunFolder) -> Run:
 
 
 def write_results(run: Run, view: RunView, facts: Mapping[str, object]) -> None:
-    """``plan.json`` (the cells that were run), ``env.json``, ``verdicts.jsonl``, ``frame.csv``, ``report.md``."""
-    from harness.frame import to_frame
+    """``plan.json`` (the cells that were run), ``env.json``, ``verdicts.jsonl``, the frames and both reports."""
+    from harness.frame import to_frame, to_steps
+    from harness.frame.files import CELLS, STEPS, write_frame
+    from harness.report.html import render_html
     from harness.report.markdown import render_markdown
 
     run.folder.write_plan(view.plan)
     run.folder.write_environment(facts)
     run.folder.write_verdicts(view.verdicts)
     frame = to_frame(view.plan, view.verdicts, view.observations, platform=view.platform)
-    wire.write_text(run.folder.path / "frame.csv", frame.to_csv(index=False))
+    write_frame(frame, run.folder.path / CELLS)
+    write_frame(to_steps(view.plan, view.observations), run.folder.path / STEPS)
     wire.write_text(run.folder.path / "report.md", render_markdown(view))
+    wire.write_text(run.folder.path / "report.html", render_html(view))
 
 
 def leg_names(plan: Plan) -> dict[str, str]:

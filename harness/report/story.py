@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.compare.pair import Pair
 from harness.frame import outcome_word
-from harness.records import Ending, Finding, FindingKind, Leg, Observation, Phase, Role, Verdict
+from harness.records import Cell, Ending, Finding, FindingKind, Leg, Observation, Phase, Role, Verdict
 from harness.report import RunView
 from harness.report.hints import HINTS, SENTENCES
 from harness.report.picture import draw
@@ -34,7 +34,7 @@ class Story:
         findings: lines, a finding's kind and message, its size under it.
         evidence: one line on hits, resolved configuration and the A/A control.
         localisation: where restored KV differs, and its picture; empty when it does not.
-        logs: paths, and the last lines of a dead leg.
+        logs: paths, and the last lines and the traceback of a dead leg.
         next_steps: one per kind.
         reproduce: command.
     """
@@ -54,26 +54,32 @@ class Story:
 def tell(run: RunView, verdict: Verdict, pair: Pair) -> Story:
     """The story of a verdict that is neither a pass nor expected."""
     cell, findings = pair.cell, verdict.findings
-    main = _main_finding(verdict)
+    main = main_finding(verdict)
     kinds = dict.fromkeys(finding.kind for finding in findings)
     damage = [one for one in findings if one.kind is FindingKind.KV_DIGESTS]
     return Story(
         name=cell.name,
         word=outcome_word(verdict.outcome, verdict.verdict),
         sentence=SENTENCES[main.kind].format(reference=cell.reference) if main else "no finding",
-        settings=tuple(_settings(pair)),
+        settings=tuple(settings_of(pair)),
         findings=tuple(_finding_lines([one for one in findings if one.kind is not FindingKind.KV_DIGESTS])),
-        evidence=_evidence(pair, verdict),
+        evidence=evidence_of(pair, verdict),
         localisation=tuple(
             line for one in damage for line in (f"{one.message} ({one.size})", *draw(pair, one.left))
         ),
         logs=tuple(_logs(run, pair)),
         next_steps=tuple(HINTS[kind] for kind in kinds),
-        reproduce=f"pytest '{cell.path}::{cell.id}'",
+        reproduce=command_of(cell),
     )
 
 
-def _main_finding(verdict: Verdict) -> Finding | None:
+def command_of(cell: Cell) -> str:
+    """Shell command that runs the cell alone."""
+    name = f"{cell.path}::{cell.id}".replace("'", "'\\''")
+    return f"pytest '{name}'"
+
+
+def main_finding(verdict: Verdict) -> Finding | None:
     """The finding that the cell's verdict rests on: a broken expectation, otherwise the first of the worst."""
     for outcome in (verdict.verdict, verdict.outcome):
         for kind in (FindingKind.EXPECTATION_UNMET, None):
@@ -103,7 +109,7 @@ def _finding_lines(findings: list[Finding]):
             yield f"{kind}: and {count - MOST_OF_A_KIND} more"
 
 
-def _settings(pair: Pair):
+def settings_of(pair: Pair):
     """Rows of settings that differ between the two legs, as asked and as resolved."""
     oracle, subject = ({**_asked(leg), **_seen(observation)} for _, leg, observation in pair.sides())
     for name in dict.fromkeys([*subject, *oracle]):
@@ -142,7 +148,7 @@ def _seen(observation: Observation | None) -> dict[str, str]:
     return seen
 
 
-def _evidence(pair: Pair, verdict: Verdict) -> str:
+def evidence_of(pair: Pair, verdict: Verdict) -> str:
     """``external hits 512/528 tokens; resolved BHLNC / TRITON_ATTN; A/A control equal``."""
     restore = pair.record(Role.SUBJECT, Phase.RESTORE)
     got = "no restore" if restore is None else f"{restore.external_tokens}/{pair.cell.expected_external_tokens} tokens"
@@ -184,6 +190,18 @@ def _logs(run: RunView, pair: Pair):
         yield f"{role}: {run.folder}/{observation.log}" if observation.log else f"{role}: no log"
         if observation.ending is not Ending.OK:
             yield from (f"    {_clip(line, 200)}" for line in observation.log_tail[-LOG_LINES:])
+            yield from (f"    {_clip(line, 200)}" for line in trace_lines(observation, LOG_LINES))
+
+
+def trace_lines(observation: Observation, most: int) -> list[str]:
+    """The end of a dead leg's traceback or stacks, which the child caught, so that its log may not have them.
+
+    Where the engine refused the configuration its message says all.
+    """
+    if observation.failure is None or observation.ending is Ending.REFUSED:
+        return []
+    trace = observation.failure.trace.strip()
+    return [] if trace in "\n".join(observation.log_tail) else trace.splitlines()[-most:]
 
 
 def _clip(text: str, limit: int) -> str:

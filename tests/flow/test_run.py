@@ -26,7 +26,9 @@ def test_a_clean_run_is_green_and_leaves_its_files(suite):
     assert list(frame["tokens_compared"]) == [8] * 2
     assert list(frame["reference"]) == ["local_hit", "recompute"]
     names = {path.name for path in suite.folder.iterdir()}
-    assert names == {"plan.json", "env.json", "legs", "verdicts.jsonl", "frame.csv", "report.md"}
+    assert names - {"frame.parquet", "steps.parquet"} == {
+        "plan.json", "env.json", "legs", "verdicts.jsonl", "frame.csv", "steps.csv", "report.md", "report.html",
+    }
     assert len(list(suite.folder.glob("legs/*.json"))) == 4
     verdicts = [json.loads(line) for line in (suite.folder / "verdicts.jsonl").read_text().splitlines()]
     assert [verdict["cell"] for verdict in verdicts] == CELLS
