@@ -52,7 +52,7 @@ def test_a_row_has_every_column_by_value():
     assert all(pd.isna(row.pop(name)) for name in FURTHER_AXES)
     assert row == {
         "scenario": "matrix", "cell": "LBHNC-REFERENCE-bi1", "layout": "LBHNC", "backend": "REFERENCE",
-        "batch_invariant": True, "reference": "recompute", "outcome": "pass", "verdict": "pass",
+        "batch_invariant": True, "restores": True, "reference": "recompute", "outcome": "pass", "verdict": "pass",
         "expected_outcome": "pass", "findings": "", "message": "", "external_tokens": 16,
         "expected_external_tokens": 16, "local_tokens": 0, "prompts_compared": 2, "tokens_compared": 6,
         "tokens_equal": 6, "logprobs_compared": 18, "logprobs_equal": 18, "max_logprob_difference": 0.0,
