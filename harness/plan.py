@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness import wire
 from harness.axes import cell_id, effective, points, prompts_of, subject_of
 from harness.backends import BACKENDS
 from harness.expect import expectation_for
@@ -33,6 +32,8 @@ from harness.records import (
 )
 from harness.sources import NOT_FOUND, module_digest, modules_of
 from harness.subjects import kv_transfer_config, restores, source_of
+from harness.truth import with_ground_truth
+from harness.wire import named
 
 #: Environment of every leg; a scenario's ``env`` may override each.
 COMMON_ENV: Mapping[str, str] = {
@@ -90,10 +91,14 @@ def make_plan(
             continue
         if scenario.model not in models:
             models[scenario.model] = find_model(scenario.model)
+        own: list[Cell] = []
         for axes in points(scenario.axes):
             cell, pair = _cell(scenario, axes, platform, models[scenario.model], identity, fake, overlays, connectors)
-            cells.append(cell)
+            own.append(cell)
             legs.update({leg.digest: leg for leg in pair})
+        own, truths = with_ground_truth(scenario, own, legs, fake)
+        cells += own
+        legs.update({leg.digest: leg for leg in truths})
     return Plan(schema=SCHEMA_VERSION, cells=tuple(cells), legs=tuple(legs.values()))
 
 
@@ -130,7 +135,7 @@ def select(plan: Plan, names: Iterable[str]) -> Plan:
     """The plan of some of its cells, by ``Cell.name``, with only the legs that they need."""
     wanted = set(names)
     cells = tuple(cell for cell in plan.cells if cell.name in wanted)
-    needed = {digest for cell in cells for digest in (cell.oracle, cell.subject)}
+    needed = {digest for cell in cells for digest in (cell.oracle, cell.subject, *cell.further)}
     return replace(plan, cells=cells, legs=tuple(leg for leg in plan.legs if leg.digest in needed))
 
 
@@ -235,8 +240,3 @@ def _reference(asked: str, batch_invariant: bool) -> Reference:
 
 def _leg(role: Role, connector: Mapping[str, Any] | None, common: Mapping[str, Any]) -> Leg:
     return named(Leg(digest="", role=role, kv_transfer_config=connector, phases=ROLE_PHASES[role], **common))
-
-
-def named(leg: Leg) -> Leg:
-    """The leg with the digest of all its other fields."""
-    return replace(leg, digest=wire.digest(replace(leg, digest="")))

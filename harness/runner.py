@@ -25,7 +25,7 @@ from harness import wire
 from harness.archive import RunFolder
 from harness.device import Lease, lease
 from harness.errors import WireError
-from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation
+from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation
 from harness.warm import WarmChild, WarmError, WarmProcesses
 from harness.warm import wanted as warm_wanted
 
@@ -39,9 +39,8 @@ POLL_S = 0.25
 #: How long a hung child has for writing its stacks before it is killed, seconds.
 STACKS_S = 5.0
 
-LOG_TAIL_LINES = 40
 #: A log is read from its end only; a leg may write a hundred megabytes.
-LOG_TAIL_BYTES = 64 * 1024
+LOG_TAIL_LINES, LOG_TAIL_BYTES = 40, 64 * 1024
 
 #: Variables of the caller's shell that are let through although they begin like vLLM's; every other VLLM_* and AITER
 #: variable comes from the scenario alone, so that a forgotten export cannot change what a cell means.
@@ -87,6 +86,12 @@ class Runner:
         """
         answer = self.ensure(subject)
         return (self.ensure(oracle) if answer.ending is Ending.OK else None), answer
+
+    def ensure_cell(self, cell: Cell, legs: Mapping[str, Leg]) -> tuple[Observation | None, Observation, dict]:
+        """``ensure_pair``'s, and by digest what the cell's further legs saw, where its own two lived."""
+        oracle, subject = self.ensure_pair(legs[cell.oracle], legs[cell.subject])
+        further = cell.further if oracle is not None and oracle.ending is Ending.OK else ()
+        return oracle, subject, {digest: self.ensure(legs[digest]) for digest in further}
 
     def _read(self, leg: Leg) -> Observation | None:
         try:
@@ -290,8 +295,7 @@ def _completed(observation: Observation, sampled: int, log: Path, root: Path) ->
 
 def _tail(log: Path) -> tuple[str, ...]:
     with log.open("rb") as stream:
-        stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, stream.tell() - LOG_TAIL_BYTES))
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
         text = stream.read().decode("utf-8", errors="replace")
     return tuple(text.splitlines()[-LOG_TAIL_LINES:])
 

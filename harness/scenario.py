@@ -18,6 +18,7 @@ from harness.records import (
     DecodeSpec,
     Expectation,
     FindingKind,
+    Limits,
     Outcome,
     Override,
     PromptSpec,
@@ -135,6 +136,7 @@ def _scenario(file: ScenarioFile, document: Document, path: str, data: bytes) ->
                         line=document.line(("expect", index)))
             for index, entry in enumerate(file.expect)
         ),
+        ground_truth=Limits(**file.ground_truth.model_dump()) if file.ground_truth else None,
         digest=hashlib.blake2b(data, digest_size=16).hexdigest(),
     )
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.connectors import ADAPTERS, Option
 from harness.kvstore.faults import FAULTS
-from harness.records import PLATFORMS, DecodeSpec, FindingKind, Outcome, PromptSpec
+from harness.records import PLATFORMS, DecodeSpec, FindingKind, Limits, Outcome, PromptSpec
 from harness.yaml_lines import Document, Path, choices, describe, name_of
 
 #: Planted faults of the embedded store.
@@ -48,7 +48,7 @@ HARNESS_ENGINE_KEYS: Mapping[str, str] = {
     "disable_log_stats": "hit counts are read from these statistics",
 }
 
-_DEFAULT_PROMPTS, _DEFAULT_DECODE = PromptSpec(), DecodeSpec()
+_DEFAULT_PROMPTS, _DEFAULT_DECODE, _DEFAULT_LIMITS = PromptSpec(), DecodeSpec(), Limits()
 
 # What a cell can be expected to come to: neither of the two that only speak about expectations.
 _OUTCOMES = tuple(str(outcome) for outcome in Outcome if outcome is not Outcome.EXPECTED)
@@ -56,6 +56,7 @@ _FINDINGS = tuple(str(kind) for kind in FindingKind if kind is not FindingKind.E
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -78,6 +79,14 @@ class Decode(_Section):
     max_tokens: Count = _DEFAULT_DECODE.max_tokens
     logprobs: Natural = _DEFAULT_DECODE.logprobs
     submit: Literal["together", "alone"] = "together"
+
+
+class GroundTruth(_Section):
+    """``ground_truth``: limits in nat."""
+
+    largest: Limit = _DEFAULT_LIMITS.largest
+    median: Limit = _DEFAULT_LIMITS.median
+    near_tie: Limit = _DEFAULT_LIMITS.near_tie
 
 
 class OverrideEntry(_Section):
@@ -109,6 +118,7 @@ class ScenarioFile(_Section):
     reference: Literal["auto", "recompute", "local_hit"] = "auto"
     prompts: Prompts = Prompts()
     decode: Decode = Decode()
+    ground_truth: GroundTruth | None = None
     engine: dict[str, Any] = {}
     env: dict[str, Any] = {}
     overrides: list[OverrideEntry] = []
@@ -120,12 +130,14 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     (): ScenarioFile,
     ("prompts",): Prompts,
     ("decode",): Decode,
+    ("ground_truth",): GroundTruth,
     ("overrides",): OverrideEntry,
     ("expect",): ExpectEntry,
 }
 
 _WANTED = {
     "int_type": "a whole number",
+    "float_type": "a number",
     "string_type": "text",
     "list_type": "a list, for example `[a, b]`",
     "dict_type": "a mapping of keys to values",

@@ -107,14 +107,13 @@ class Run:
 
     def run_cell(self, cell: Cell) -> Verdict:
         """Run the legs of a cell that have not run yet, and judge it."""
-        oracle, subject = self._runner.ensure_pair(self._legs[cell.oracle], self._legs[cell.subject])
-        return judge(cell, self._legs, oracle, subject)
+        return judge(cell, self._legs, *self._runner.ensure_cell(cell, self._legs))
 
     def judge_stored(self, plan: Plan) -> tuple[list[Verdict], dict[str, Observation]]:
         """Verdicts of ``plan``'s cells from what is stored; cells whose subject never ended are left out."""
         observations = self.folder.read_observations(plan)
         verdicts = [
-            judge(cell, self._legs, observations.get(cell.oracle), observations[cell.subject])
+            judge(cell, self._legs, observations.get(cell.oracle), observations[cell.subject], observations)
             for cell in plan.cells
             if cell.subject in observations
         ]
@@ -183,4 +182,9 @@ def leg_names(plan: Plan) -> dict[str, str]:
     for cell in plan.cells:
         names.setdefault(cell.subject, f"subject {cell.id}")
         names.setdefault(cell.oracle, f"oracle {cell.id}")
+    # Another cell's oracle is one of these as well; it has its name by now where that cell is in the plan.
+    for cell in plan.cells:
+        for digest in cell.further:
+            leg = plan.leg(digest)
+            names.setdefault(digest, f"{leg.backend.lower()} {leg.engine.get('dtype', leg.layout)}")
     return names

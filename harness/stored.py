@@ -50,7 +50,9 @@ class StoredRun:
         """Today's verdicts, in the plan's order, of the cells whose legs are there."""
         legs = {leg.digest: leg for leg in self.plan.legs}
         return tuple(
-            judge(cell, legs, self.observations.get(cell.oracle), self.observations[cell.subject])
+            judge(
+                cell, legs, self.observations.get(cell.oracle), self.observations[cell.subject], self.observations
+            )
             for cell in self.plan.cells
             if answered(cell, self.observations)
         )
@@ -62,9 +64,11 @@ class StoredRun:
 
 
 def answered(cell: Cell, observations: Mapping[str, Observation]) -> bool:
-    """Whether both legs of ``cell`` are there; a subject that did not come up settles the cell alone."""
-    subject = observations.get(cell.subject)
-    return subject is not None and (subject.ending is not Ending.OK or cell.oracle in observations)
+    """Whether the legs of ``cell`` are there; a subject that did not come up settles the cell alone."""
+    subject, oracle = observations.get(cell.subject), observations.get(cell.oracle)
+    if subject is None or subject.ending is not Ending.OK:
+        return subject is not None
+    return oracle is not None and (oracle.ending is not Ending.OK or all(one in observations for one in cell.further))
 
 
 def read_run(path: Path) -> StoredRun:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from harness.errors import SchemaError, WireError
-from harness.records import SCHEMA_VERSION
+from harness.records import SCHEMA_VERSION, Leg
 
 R = TypeVar("R")
 
@@ -116,6 +116,11 @@ def write_text(path: Path, text: str) -> None:
 def write(path: Path, record: Any, *, indent: int | None = None) -> None:
     """Write one record atomically."""
     write_text(path, to_json(record, indent=indent) + "\n")
+
+
+def named(leg: Leg) -> Leg:
+    """The leg with the digest of all its other fields."""
+    return dataclasses.replace(leg, digest=digest(dataclasses.replace(leg, digest="")))
 
 
 def digest(value: Any) -> str:

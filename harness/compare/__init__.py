@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure judgement: two observations and the cell they belong to in, one verdict out.
+"""Pure judgement: the observations of a cell's legs in, one verdict out.
 
-Order: ending -> resolved as asked -> evidence -> A/A control -> prompt sets -> tokens and logprobs -> KV digests.
+Order: ending -> resolved as asked -> evidence -> A/A control -> prompt sets -> tokens and logprobs -> KV digests
+-> ground truth, where the scenario has one.
 Each check collects all of its findings; a later check is left out where an earlier one makes it meaningless: after a
 dead or stale leg nothing is judged, after a configuration that is not the cell's no values are, and after an A/A
 control that differs no A/B claim is made. Missing evidence does not hide differing values: such a cell reports both.
@@ -18,10 +19,12 @@ from harness.compare.evidence import check_evidence
 from harness.compare.pair import OUTCOME_OF, Pair
 from harness.compare.prompts import check_prompts
 from harness.compare.resolved import check_resolved
+from harness.compare.truth import check_truth
 from harness.compare.values import check_nan, compare_beside, compare_values, nothing_compared
 from harness.expect import judge_expectation
 from harness.records import (
     OUTCOME_ORDER,
+    Agreement,
     Cell,
     Compared,
     Finding,
@@ -38,17 +41,23 @@ __all__ = ["OUTCOME_OF", "judge", "worst"]
 
 
 def judge(
-    cell: Cell, legs: Mapping[str, Leg], oracle: Observation | None, subject: Observation | None
+    cell: Cell,
+    legs: Mapping[str, Leg],
+    oracle: Observation | None,
+    subject: Observation | None,
+    further: Mapping[str, Observation] | None = None,
 ) -> Verdict:
     """Judge one cell.
 
     Args:
         cell: the cell.
-        legs: digest -> leg, with at least the cell's two.
+        legs: digest -> leg, with at least the cell's two and its further ones.
         oracle, subject: what its legs saw. The oracle may be None where the subject did not come up, because that alone
             settles the cell.
+        further: digest -> what the cell's further legs saw, in any larger mapping.
     """
-    findings, compared = _examine(Pair(cell=cell, legs=legs, oracle=oracle, subject=subject))
+    pair = Pair(cell=cell, legs=legs, oracle=oracle, subject=subject, further=further or {})
+    findings, compared, agreements = _examine(pair)
     outcome = worst(finding.outcome for finding in findings)
     expected = cell.expectation.outcome if cell.expectation is not None else Outcome.PASS
     unmet = judge_expectation(cell.expectation, outcome, tuple(findings))
@@ -61,7 +70,7 @@ def judge(
         verdict = outcome
     return Verdict(
         scenario=cell.scenario, cell=cell.id, outcome=outcome, verdict=verdict, expected_outcome=expected,
-        findings=tuple(findings), compared=compared,
+        findings=tuple(findings), compared=compared, agreements=agreements,
     )
 
 
@@ -70,14 +79,14 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     return max(outcomes, key=OUTCOME_ORDER.index, default=Outcome.PASS)
 
 
-def _examine(pair: Pair) -> tuple[list[Finding], Compared]:
+def _examine(pair: Pair) -> tuple[list[Finding], Compared, tuple[Agreement, ...]]:
     findings = list(check_ending(pair))
     if findings or pair.oracle is None or pair.subject is None:
-        return findings, Compared()
+        return findings, Compared(), ()
     resolved = list(check_resolved(pair))
     findings += [*resolved, *check_evidence(pair)]
     if resolved:
-        return findings, Compared()
+        return findings, Compared(), ()
     control = list(check_control(pair))
     findings += [*control, *check_prompts(pair), *check_nan(pair)]
     compared = Compared()
@@ -90,7 +99,10 @@ def _examine(pair: Pair) -> tuple[list[Finding], Compared]:
         if _both_answered(pair) and not _names_missing(findings):
             findings += nothing_compared(compared)
     digests, compared = compare_digests(pair, compared, stable=not control)
-    return findings + digests, compared
+    # What does not repeat itself cannot be held against anything else either.
+    stable = all(one.kind is not FindingKind.ORACLE_UNSTABLE for one in control)
+    truth, agreements = check_truth(pair) if stable else ([], ())
+    return [*findings, *digests, *truth], compared, agreements
 
 
 def _both_answered(pair: Pair) -> bool:

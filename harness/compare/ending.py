@@ -25,14 +25,15 @@ def check_ending(pair: Pair) -> Iterator[Finding]:
     settled = pair.subject is not None and pair.subject.ending is not Ending.OK
     for role, leg, observation in pair.sides():
         if observation is not None:
-            yield from _check_side(role, leg, observation)
+            yield from check_side(role, leg, observation)
         elif role is Role.SUBJECT or not settled:
             yield finding(
                 FindingKind.NO_OBSERVATION, f"the {role} leg {leg.digest} left no observation at all", place=role
             )
 
 
-def _check_side(role: Role, leg: Leg, observation: Observation) -> Iterator[Finding]:
+def check_side(role: str, leg: Leg, observation: Observation) -> Iterator[Finding]:
+    """Findings about one leg, which messages call ``role``; none when it is this leg's and it ended well."""
     if observation.leg != leg.digest:
         yield finding(
             FindingKind.STALE_OBSERVATION,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.records import (
     Cell,
@@ -53,6 +53,7 @@ OUTCOME_OF: Mapping[FindingKind, Outcome] = {
     FindingKind.LOGPROBS: Outcome.FAIL,
     FindingKind.NAN: Outcome.FAIL,
     FindingKind.KV_DIGESTS: Outcome.FAIL,
+    FindingKind.GROUND_TRUTH: Outcome.FAIL,
     FindingKind.EXPECTATION_UNMET: Outcome.FAIL,
 }
 
@@ -76,6 +77,8 @@ class Pair:
     legs: Mapping[str, Leg]
     oracle: Observation | None
     subject: Observation | None
+    #: Digest -> what the legs saw that the cell is held against beside its own two.
+    further: Mapping[str, Observation] = field(default_factory=dict)
 
     def sides(self) -> tuple[tuple[Role, Leg, Observation | None], ...]:
         """Both sides, oracle first."""

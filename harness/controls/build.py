@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.controls.table import ENGINE, ORACLE, STORE, Control
-from harness.plan import make_plan, named
-from harness.records import Cell, DecodeSpec, Leg, Model, PromptSpec, Role, Scenario, SubjectSpec
+from harness.plan import make_plan
+from harness.records import Cell, DecodeSpec, Leg, Limits, Model, PromptSpec, Role, Scenario, SubjectSpec
+from harness.wire import named
 
 MODEL = "tiny"
 PROMPTS = PromptSpec(count=3, prefix_tokens=48, tail_tokens=8)
@@ -25,7 +26,7 @@ class Planted:
         name: unique among the controls.
         control: the table's row.
         cell: what is judged.
-        legs: the cell's two, by digest.
+        legs: the cell's two and its further ones, by digest.
         first: leg that has to run before, with the same store; None without.
     """
 
@@ -57,16 +58,17 @@ def plant(
     planted = []
     for control in controls:
         name = _name(control)
-        cell, oracle, subject = _pair(control, {}, model, identity)
+        cell, oracle, subject, *further = _pair(control, {}, model, identity)
         subject, oracle = _faulty(control, subject), _faulty(control, oracle)
         first = None
         if control.before is not None:
             variable = {"KVPARITY_SHARED_STORE": f"{stores}/{name}.objects"}
             subject = _changed(subject, env={**subject.env, **variable})
-            _, _, other = _pair(control, control.before, model, identity)
+            _, _, other, *_ = _pair(control, control.before, model, identity)
             first = _changed(other, env={**other.env, **variable})
         cell = replace(cell, id=name, oracle=oracle.digest, subject=subject.digest)
-        planted.append(Planted(name, control, cell, {oracle.digest: oracle, subject.digest: subject}, first))
+        legs = {leg.digest: leg for leg in (oracle, subject, *further)}
+        planted.append(Planted(name, control, cell, legs, first))
     return planted
 
 
@@ -77,8 +79,11 @@ def _name(control: Control) -> str:
 
 def _pair(
     control: Control, other: Mapping[str, Any], model: Model, identity: Mapping[str, str]
-) -> tuple[Cell, Leg, Leg]:
-    """The cell without faults of engine and runner, with the axes and the dtype that ``other`` replaces."""
+) -> tuple[Cell, *tuple[Leg, ...]]:
+    """The cell without faults of engine and runner, its oracle, its subject and its further legs.
+
+    ``other`` replaces axes and the dtype.
+    """
     fault = control.fault if control.where == STORE else None
     axes = {"layout": control.layout, "backend": control.backend, "batch_invariant": control.batch_invariant}
     axes.update({name: value for name, value in other.items() if name in axes})
@@ -88,11 +93,12 @@ def _pair(
         subject=SubjectSpec(connector="embedded", fault=fault, options={"capacity_mib": 16}),
         axes={name: (value,) for name, value in axes.items()}, axis_lines={}, reference="auto", prompts=PROMPTS,
         decode=DECODE, engine=engine, env={}, overrides=(), expect=(), digest="",
+        ground_truth=Limits() if control.ground_truth else None,
     )
     fake = None if control.fake is None else {}
     plan = make_plan([scenario], platform="cpu", find_model=lambda name: model, identity=identity, fake=fake)
     (cell,) = plan.cells
-    return cell, plan.leg(cell.oracle), plan.leg(cell.subject)
+    return cell, *(plan.leg(digest) for digest in (cell.oracle, cell.subject, *cell.further))
 
 
 def _faulty(control: Control, leg: Leg) -> Leg:

@@ -97,8 +97,7 @@ def _run(one: Planted, runner: Runner, folder: RunFolder) -> Result:
     if one.control.fault == "older_result":
         # As if a run folder's files had been copied: the result lies under another leg's name.
         wire.write(folder.observation_path(one.subject.digest), runner.ensure(one.oracle))
-    oracle, subject = runner.ensure_pair(one.oracle, one.subject)
-    return result_of(one, judge(one.cell, one.legs, oracle, subject))
+    return result_of(one, judge(one.cell, one.legs, *runner.ensure_cell(one.cell, one.legs)))
 
 
 def result_of(one: Planted, verdict: Verdict) -> Result:

@@ -45,6 +45,7 @@ class Control:
         leg: fields of the faulty legs that differ.
         fake: what the fake engine plants, for endings that a real one does not have on demand.
         before: axes of the cell whose engine runs before, with the same store.
+        ground_truth: whether the cell is held against the ground truth.
     """
 
     fault: str
@@ -61,6 +62,7 @@ class Control:
     leg: Mapping[str, Any] = field(default_factory=dict)
     fake: Mapping[str, Any] | None = None
     before: Mapping[str, Any] | None = None
+    ground_truth: bool = False
 
 
 def _store(fault: str, finding: Kind, outcome: Outcome = Outcome.FAIL, **more: Any) -> Control:
@@ -139,6 +141,8 @@ CONTROLS: tuple[Control, ...] = (
     _engine("reset_refused", Kind.RESET_FAILED),
     _engine("not_zeroed", Kind.NOT_ZEROED),
     _engine("blocks_in_order", Kind.SAME_BLOCKS),
+    # Oracle and subject agree bit for bit: only another implementation can tell.
+    _engine("token_forgotten", Kind.GROUND_TRUTH, roles=BOTH, ground_truth=True),
     # The engine: its answers.
     _engine("one_ulp", Kind.ORACLE_UNSTABLE, roles=ORACLE),
     _engine("answers_reordered", Kind.TOKENS, also=VALUES),

@@ -19,6 +19,7 @@ from harness.records import DecodeSpec, Leg, Resolved, Step
 ENGINES = {
     "vllm": "harness.engines.vllm",
     "faulty": "harness.engines.faulty",
+    "transformers": "harness.engines.transformers",
     "fake": "harness.engines.fake",
     "unavailable": "harness.engines.unavailable",
 }

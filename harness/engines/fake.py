@@ -103,12 +103,13 @@ class FakeEngine:
 
     def resolved(self) -> Resolved:
         connector = None if self._leg.kv_transfer_config is None else "EmbeddedStoreConnector"
+        dtype = str(self._leg.engine.get("dtype", "auto"))
         facts: dict[str, Any] = {
             "layout": self._leg.layout,
             "layout_by_strides": (self._leg.layout,),
             "shape": (64, SHAPE_HEADS, self._block_size, 8),
             "strides": (1, 1, 1, 1, 1),
-            "dtype": "bfloat16",
+            "dtype": {"auto": "bfloat16"}.get(dtype, dtype),
             "num_layers": SHAPE_LAYERS,
             "backend": self._leg.backend,
             "backend_class": (f"fake.{self._leg.backend}",),

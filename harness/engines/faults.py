@@ -22,5 +22,6 @@ FAULTS: Mapping[str, str] = {
     "answers_cut_short": "generates half of the tokens",
     "logprobs_missing": "gives no logprobs",
     "block_tables_unknown": "does not know which blocks a prompt has",
+    "token_forgotten": "has an attention that forgets one token of every context",
     "one_ulp": "moves one logit by one unit in the last place in every second pass",
 }

@@ -18,6 +18,7 @@ from harness.engines import Answer
 from harness.engines.faults import FAULTS
 from harness.engines.vllm import VllmEngine
 from harness.engines.vllm import open_engine as open_vllm
+from harness.plugin import rowwise
 from harness.prompts import make_prompts
 from harness.records import DecodeSpec, Leg, Resolved
 
@@ -28,6 +29,9 @@ ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
     "other_backend": {"KVPARITY_BACKEND": "REFERENCE_SHUFFLE"},
     "batch_invariance_off": {"VLLM_BATCH_INVARIANT": "0"},
 }
+
+#: Position of the token that ``token_forgotten`` forgets.
+FORGOTTEN = 10
 
 
 def open_engine(leg: Leg, stage: Callable[[str], None]) -> FaultyEngine:
@@ -60,6 +64,8 @@ class FaultyEngine:
         self._nudged = False
         if fault == "one_ulp":
             self._nudge_logits()
+        elif fault == "token_forgotten":
+            rowwise.attend = _forgetful(rowwise.attend)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -124,3 +130,29 @@ class FaultyEngine:
             return logits
 
         model.compute_logits = compute_logits
+
+
+def _forgetful(attend: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """``rowwise.attend`` in which no query sees the token at ``FORGOTTEN`` but that token itself and those before it.
+
+    Each row stays a function of its position and context alone, so such an engine is batch invariant and repeats
+    itself: a restore agrees with recompute bit for bit.
+    """
+
+    def forget(
+        query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, length: int, scale: float
+    ) -> torch.Tensor:
+        attended = attend(query, keys, values, length, scale)
+        behind = min(len(query), length - 1 - FORGOTTEN)
+        if behind > 0:
+            keys, values = _without(keys), _without(values)
+            attended[-behind:] = attend(query[-behind:], keys, values, length - 1, scale)
+        return attended
+
+    return forget
+
+
+def _without(content: torch.Tensor) -> torch.Tensor:
+    """[KV heads, padded length, D] without the forgotten position; a zero row at the end keeps the length."""
+    rows = (content[:, :FORGOTTEN], content[:, FORGOTTEN + 1 :], torch.zeros_like(content[:, :1]))
+    return torch.cat(rows, dim=1)

@@ -29,6 +29,7 @@ from harness.records.observation import (
 )
 from harness.records.plan import (
     Cell,
+    GroundTruth,
     Leg,
     Model,
     Plan,
@@ -36,18 +37,21 @@ from harness.records.plan import (
 from harness.records.scenario import (
     DecodeSpec,
     Expectation,
+    Limits,
     Override,
     PromptSpec,
     Scenario,
     SubjectSpec,
 )
 from harness.records.verdict import (
+    Agreement,
     Compared,
     Finding,
     Verdict,
 )
 
 __all__ = [
+    "Agreement",
     "Cell",
     "Compared",
     "DecodeSpec",
@@ -56,8 +60,10 @@ __all__ = [
     "Failure",
     "Finding",
     "FindingKind",
+    "GroundTruth",
     "LAYOUTS",
     "Leg",
+    "Limits",
     "Model",
     "OUTCOME_ORDER",
     "Observation",

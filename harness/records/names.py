@@ -35,7 +35,7 @@ OUTCOME_ORDER = tuple(Outcome)
 class Role(StrEnum):
     """Which side of a cell a leg serves."""
 
-    #: The leg without the store.
+    #: The leg without the store; a ground truth's leg is one, too.
     ORACLE = "oracle"
     #: The leg whose KV comes from the store.
     SUBJECT = "subject"
@@ -127,5 +127,6 @@ class FindingKind(StrEnum):
     LOGPROBS = "logprobs"
     NAN = "nan"
     KV_DIGESTS = "kv_digests"
+    GROUND_TRUTH = "ground_truth"
     # expectations
     EXPECTATION_UNMET = "expectation_unmet"

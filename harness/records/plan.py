@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.records.names import Phase, Reference, Role
-from harness.records.scenario import DecodeSpec, Expectation, PromptSpec
+from harness.records.scenario import DecodeSpec, Expectation, Limits, PromptSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Leg:
         prompts, decode: what is run.
         phases: in order.
         identity: versions and digests of software that can change the answer (vllm, torch, harness source, ...).
-        engine_name: ``vllm``, or ``fake`` for planted endings in tests.
+        engine_name: ``vllm``, ``transformers`` for a ground truth, or ``fake`` for planted endings in tests.
         fake: instructions for the fake engine, empty otherwise.
     """
 
@@ -70,6 +70,22 @@ class Leg:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroundTruth:
+    """What a cell's recompute is held against beside its own store.
+
+    Attributes:
+        limits: how far it may be from each.
+        truths: digests of the legs of another implementation: in the engine's dtype, then in float32.
+        peers: other cell's id -> digest of its oracle: another backend in the same layout, another layout of the same
+            backend.
+    """
+
+    limits: Limits
+    truths: tuple[str, ...]
+    peers: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One point of a scenario's axes: one pytest item, one row of the report.
 
@@ -85,6 +101,7 @@ class Cell:
         expectation: what the scenario says of this cell, None when it must pass.
         restores: False where the subject gives nothing back by design, so that the cell says what merely having its
             connector changes; ``expected_external_tokens`` is 0 then.
+        ground_truth: what its recompute is held against beside the store, None for nothing.
     """
 
     scenario: str
@@ -99,6 +116,12 @@ class Cell:
     expected_external_tokens: int
     expectation: Expectation | None
     restores: bool = True
+    ground_truth: GroundTruth | None = None
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Digests of the legs that it needs beside its own two."""
+        return (*self.ground_truth.truths, *self.ground_truth.peers.values()) if self.ground_truth else ()
 
     @property
     def layout(self) -> str:
@@ -125,6 +148,11 @@ class Plan:
     schema: int
     cells: tuple[Cell, ...]
     legs: tuple[Leg, ...]
+
+    @property
+    def shared(self) -> int:
+        """Legs that were spared because several cells need the same one."""
+        return sum(2 + len(cell.further) for cell in self.cells) - len(self.legs)
 
     def leg(self, digest: str) -> Leg:
         return next(leg for leg in self.legs if leg.digest == digest)

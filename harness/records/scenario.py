@@ -50,6 +50,21 @@ class SubjectSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How far a recompute may be from the ground truth, nat; the defaults are measured in ``docs/findings.md``.
+
+    Attributes:
+        largest: of any candidate's logprob at a step with equal contexts.
+        median: of all those differences.
+        near_tie: where greedy tokens differ, how far the engine's token may be behind the truth's own, in the truth.
+    """
+
+    largest: float = 0.4
+    median: float = 0.1
+    near_tie: float = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
 class Override:
     """Changes for the cells that ``when`` matches: axis name -> allowed values."""
 
@@ -96,6 +111,7 @@ class Scenario:
         engine: arguments passed through to vLLM's engine.
         env: environment variables of the engine.
         digest: digest of the file's bytes.
+        ground_truth: limits of the comparison with the ground truth, None for no such comparison.
     """
 
     name: str
@@ -113,3 +129,4 @@ class Scenario:
     overrides: tuple[Override, ...]
     expect: tuple[Expectation, ...]
     digest: str
+    ground_truth: Limits | None = None

@@ -48,6 +48,34 @@ class Compared:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How near two recomputes are that need not be bitwise equal.
+
+    Attributes:
+        left, right: what was compared, e.g. ``recompute`` and ``transformers float32``; the right one is the truth.
+        tokens, tokens_equal: greedy tokens with equal contexts on both sides, and equal ones among them.
+        near_ties: prompts whose tokens part where the truth has a near tie; nothing behind that is compared.
+        logprobs, logprobs_equal: candidates compared, and bitwise equal ones.
+        largest, median: of their absolute differences, nat.
+        gap: largest lead of the truth's token over the other side's where they part, nat; 0 where none part.
+        within: whether all of it is within the cell's limits.
+    """
+
+    left: str
+    right: str
+    prompts: int
+    tokens: int
+    tokens_equal: int
+    near_ties: int
+    logprobs: int
+    logprobs_equal: int
+    largest: float
+    median: float
+    gap: float
+    within: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The judgement of one cell.
 
@@ -59,6 +87,7 @@ class Verdict:
         expected_outcome: what the scenario expects.
         findings: in judging order.
         compared: sizes.
+        agreements: the recompute against the ground truth, against other cells, and the truth's own rounding.
     """
 
     scenario: str
@@ -68,3 +97,4 @@ class Verdict:
     expected_outcome: Outcome
     findings: tuple[Finding, ...]
     compared: Compared
+    agreements: tuple[Agreement, ...] = ()

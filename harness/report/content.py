@@ -13,6 +13,7 @@ from harness.frame import outcome_word, pivot, to_frame
 from harness.records import OUTCOME_ORDER, Outcome, Verdict
 from harness.report import RunView
 from harness.report.story import Story, tell
+from harness.report.truth import truth_limits, truth_rows
 
 GREEN = (Outcome.PASS, Outcome.EXPECTED)
 #: Headings of the evidence table.
@@ -36,6 +37,8 @@ class Content:
         header: one line on what was run, where, with what.
         tables: (title, layouts x backends of outcome words), one per batch invariance.
         evidence: a row of ``EVIDENCE`` per passing cell.
+        truth: a row of ``TRUTH`` per cell and what its recompute was held against, noise last.
+        limits: the limits of that, in words; empty without a ground truth.
         groups: cells that ended as expected or were not available here.
         stories: red and amber cells, worst first.
         counts: the last line.
@@ -44,6 +47,8 @@ class Content:
     header: str
     tables: tuple[tuple[str, pd.DataFrame], ...]
     evidence: tuple[tuple[str, ...], ...]
+    truth: tuple[tuple[str, ...], ...]
+    limits: str
     groups: tuple[Group, ...]
     stories: tuple[Story, ...]
     counts: str
@@ -59,6 +64,8 @@ def collect(run: RunView) -> Content:
         header=header(run),
         tables=tuple(_tables(frame)),
         evidence=tuple(_evidence(row, alone) for _, row in frame[frame["verdict"] == Outcome.PASS.value].iterrows()),
+        truth=tuple(truth_rows(run, alone)),
+        limits=truth_limits(run),
         groups=tuple(_groups(run)),
         stories=tuple(tell(run, one, _pair(run, one)) for one in red),
         counts=counts(run),
@@ -69,7 +76,7 @@ def header(run: RunView) -> str:
     """``1 scenario -> 36 cells, 61 legs (11 shared), 19 cells declared rejected; cpu, vllm 0.32.0; ...; folder``."""
     cells, legs = run.plan.cells, run.plan.legs
     scenarios = len({cell.scenario for cell in cells})
-    parts = [_count(len(cells), "cell"), f"{_count(len(legs), 'leg')} ({2 * len(cells) - len(legs)} shared)"]
+    parts = [_count(len(cells), "cell"), f"{_count(len(legs), 'leg')} ({run.plan.shared} shared)"]
     declared = Counter(cell.expectation.outcome for cell in cells if cell.expectation is not None)
     parts += [
         f"{_count(declared[outcome], 'cell')} declared {outcome}" for outcome in OUTCOME_ORDER if declared[outcome]

@@ -40,6 +40,7 @@ SENTENCES: Mapping[FindingKind, str] = {
     FindingKind.LOGPROBS: "restored KV gives different logprobs than {reference}",
     FindingKind.NAN: "the engine gave NaN logprobs",
     FindingKind.KV_DIGESTS: "restored KV blocks are not the bytes they should be",
+    FindingKind.GROUND_TRUTH: "the engine repeats itself, but does not compute what other code computes",
     FindingKind.EXPECTATION_UNMET: "the cell did not end as its scenario expects",
 }
 
@@ -89,5 +90,7 @@ HINTS: Mapping[FindingKind, str] = {
     FindingKind.NAN: "Look for blocks that were read before they were written.",
     FindingKind.KV_DIGESTS: "The region named tells the cause: head slots but the first of every page: a page taken for"
                             " one run; K or V alone: halves mixed; a block: a key or an index.",
+    FindingKind.GROUND_TRUTH: "The store is not involved: compare backends and layouts in the ground truth table;"
+                              " one that differs alone has the error.",
     FindingKind.EXPECTATION_UNMET: "If the problem is solved, remove the expectation; otherwise correct it.",
 }

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from harness.report import RunView
 from harness.report.content import EVIDENCE, Content, Group, collect
 from harness.report.story import Story
+from harness.report.truth import TRUTH
 
 #: A CI job's summary takes no more bytes.
 MOST_BYTES = 1024 * 1024
@@ -39,6 +40,8 @@ def _blocks(content: Content) -> Iterator[str]:
         yield f"## {title[0].upper()}{title[1:]}\n\n{_table(['layout', *table.columns], rows)}"
     if content.evidence:
         yield f"## Evidence of the passing cells\n\n{_table(EVIDENCE, content.evidence)}"
+    if content.truth:
+        yield f"## Ground truth\n\n{_table(TRUTH, content.truth)}\n{_plain(content.limits)}\n"
     if content.stories:
         yield "## Red and amber cells\n"
         yield from map(_story, content.stories)

@@ -17,6 +17,7 @@ from harness.records import Outcome
 from harness.report import RunView
 from harness.report.content import EVIDENCE, Content, collect
 from harness.report.story import Story
+from harness.report.truth import TRUTH
 
 #: Columns of a report that does not go to a terminal.
 PIPED_WIDTH = 120
@@ -66,6 +67,12 @@ def _print(console: Console, content: Content) -> None:
         for row in content.evidence:
             shown.add_row(*row)
         _section(console, "Evidence of the passing cells", shown)
+    if content.truth:
+        shown = _table(TRUTH)
+        for row in content.truth:
+            shown.add_row(*row)
+        _section(console, "Ground truth", shown)
+        console.print(content.limits)
     for group in content.groups:
         console.print()
         console.print(Text.assemble(f"{len(group.cells)} x ", _styled(group.word), f": {', '.join(group.cells)}"))

@@ -37,5 +37,5 @@ def run(options: argparse.Namespace) -> int:
         print(note)
     if found:
         print(coverage.render(found, cells=options.cells), end="")
-    print(f"{len(plan.cells)} cells, {len(plan.legs)} legs ({2 * len(plan.cells) - len(plan.legs)} shared)")
+    print(f"{len(plan.cells)} cells, {len(plan.legs)} legs ({plan.shared} shared)")
     return ExitCode.OK

@@ -23,6 +23,7 @@ CASES = {
     "partial_block_claimed": "165 external hit tokens, exactly 144 expected",
     "reset_ignored": "144 local hit tokens, exactly 0 expected",
     "one_ulp-oracle": "recompute_again differs from recompute in 1 of 3 prompts",
+    "token_forgotten": "oracle recompute is not what transformers bfloat16 computes",
     "killed": "child died of SIGKILL in stage restore",
 }
 
@@ -52,3 +53,15 @@ def test_only_the_digests_see_exchanged_blocks_for_what_they_are(results):
     verdict = results["blocks_exchanged"].verdict
     assert (verdict.outcome, verdict.compared.blocks, verdict.compared.blocks_equal) == (Outcome.FAIL, 9, 3)
     assert FindingKind.KV_DIGESTS in {finding.kind for finding in verdict.findings}
+
+
+def test_only_the_ground_truth_sees_a_forgotten_token(results):
+    """Oracle and subject agree in every token, logprob and block; the truth agrees with itself in another dtype."""
+    verdict = results["token_forgotten"].verdict
+    compared = verdict.compared
+    assert {finding.kind for finding in verdict.findings} == {FindingKind.GROUND_TRUTH}
+    assert (compared.tokens_equal, compared.logprobs_equal, compared.blocks_equal) == (24, 144, 9)
+    assert [(one.left, one.right, one.within) for one in verdict.agreements] == [
+        ("recompute", "transformers bfloat16", False), ("recompute", "transformers float32", False),
+        ("transformers bfloat16", "transformers float32", True),
+    ]

@@ -8,7 +8,7 @@ with nothing wrong; ``edit`` changes a phase, ``edit_prompt`` one prompt's answe
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.bits import to_bits
@@ -51,6 +51,7 @@ class Case:
     legs: dict[str, Leg]
     oracle: Observation | None
     subject: Observation | None
+    further: dict[str, Observation] = field(default_factory=dict)
 
 
 def make_leg(role: Role, **changes: Any) -> Leg:

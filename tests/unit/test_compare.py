@@ -36,6 +36,7 @@ from tests.unit.handmade import (
     resolve,
     side,
 )
+from tests.unit.test_compare_truth import moved, truth, with_truths
 
 NAN = 0x7FC00000
 ORACLE, SUBJECT = Role.ORACLE, Role.SUBJECT
@@ -45,7 +46,7 @@ RECOMPUTES = (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN)
 
 
 def verdict_of(case: Case) -> Verdict:
-    return judge(case.cell, case.legs, case.oracle, case.subject)
+    return judge(case.cell, case.legs, case.oracle, case.subject, case.further)
 
 
 def kinds(case: Case) -> list[FindingKind]:
@@ -136,6 +137,7 @@ TRIGGERS = {
         edit_step(clean(), SUBJECT, RESTORED, 0, 0, bits=NAN), ORACLE, RECOMPUTES, 0, 0, bits=NAN),
     FindingKind.KV_DIGESTS: lambda: edit_prompt(
         clean(), SUBJECT, Phase.RESTORE, 1, kv=(digest_block(1, 0), digest_block(1, 1, ((1, 0, 0),)))),
+    FindingKind.GROUND_TRUTH: lambda: with_truths(clean(), truth("float32", moved(1.0))),
     FindingKind.EXPECTATION_UNMET: lambda: clean(Expectation(when={}, outcome=Outcome.REJECTED)),
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.axes import FURTHER_AXES, REQUIRED_AXES, cell_id, points
 from harness.backends import ALIAS_ENV, BACKENDS
-from harness.records import LAYOUTS, DecodeSpec, PromptSpec
+from harness.records import LAYOUTS, DecodeSpec, Limits, PromptSpec
 from harness.scenario import KNOWN_CONNECTORS, read_scenario
 from harness.scenario_model import HARNESS_ENGINE_KEYS, HARNESS_ENV_KEYS, KNOWN_MODELS, SECTIONS
 
@@ -31,7 +31,8 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(("heading", "section"), [
-    ("The keys", ()), ("prompts", ("prompts",)), ("decode", ("decode",)), ("overrides", ("overrides",)),
+    ("The keys", ()), ("prompts", ("prompts",)), ("decode", ("decode",)), ("ground_truth", ("ground_truth",)),
+    ("overrides", ("overrides",)),
     ("expect", ("expect",))])
 def test_each_section_has_a_row_for_each_of_its_keys_and_no_other(heading, section):
     assert list(rows(heading)) == list(SECTIONS[section].model_fields)
@@ -44,7 +45,8 @@ def test_required_keys_are_said_to_be_required(heading, section):
     assert {name for name, cells in rows(heading).items() if cells[2] == "required"} == required
 
 
-@pytest.mark.parametrize(("heading", "record"), [("prompts", PromptSpec()), ("decode", DecodeSpec())])
+@pytest.mark.parametrize(("heading", "record"), [
+    ("prompts", PromptSpec()), ("decode", DecodeSpec()), ("ground_truth", Limits())])
 def test_defaults(heading, record):
     assert {name: cells[2].strip("`") for name, cells in rows(heading).items()} == {
         name: str(getattr(record, name)) for name in rows(heading)}

@@ -181,8 +181,9 @@ expect:
 """)
     assert [line for line, _ in found] == [1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 12]
     text = dict(found)
-    assert text[2] == ("unknown key `platform` in a scenario; did you mean `platforms`? Valid keys: name, platforms, "
-                       "model, subject, axes, reference, prompts, decode, engine, env, overrides, expect.")
+    assert text[2] == ("unknown key `platform` in a scenario; did you mean `platforms`? Valid keys: name, "
+                       "platforms, model, subject, axes, reference, prompts, decode, ground_truth, engine, env, "
+                       "overrides, expect.")
     assert "did you mean `tiny`?" in text[3]
     assert "did you mean `embedded`?" in text[4]
     assert text[6] == ("axes.layout[1]: `LBHCN` is no KV cache layout; did you mean `LBNHC`? Valid choices: "
