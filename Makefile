@@ -43,6 +43,22 @@ merge: ## Make one run folder of a matrix's shards: OUT=folder RUNS='folders mad
 	  echo "merge: give OUT=, a folder to make, and RUNS=, the run folders made with SHARD=" >&2; exit 4; fi
 	@python="$(python)" && exec "$$python" -m harness merge '$(OUT)' $(RUNS)
 
+.PHONY: compare
+compare: ## Say what changed from BASE=folder to RUN=folder (default: latest); ARGS='--markdown FILE' or '--json'
+	@if [ -z '$(BASE)' ]; then \
+	  echo "compare: give BASE=, a run folder or results/reference/PLATFORM, and RUN= (default: results/latest)" >&2; \
+	  exit 4; fi
+	@python="$(python)" && exec "$$python" -m harness compare '$(BASE)' $(if $(RUN),'$(RUN)') $(ARGS)
+
+.PHONY: history
+history: ## Since when each cell ends as it does, over all run folders in DIR (default: results)
+	@python="$(python)" && exec "$$python" -m harness history '$(or $(DIR),results)' $(ARGS)
+
+.PHONY: accept
+accept: ## Make RUN=folder the run that later ones are compared with; refuses one that is not green and whole
+	@if [ -z '$(RUN)' ]; then echo "accept: give RUN=, a run folder; results/latest is the newest" >&2; exit 4; fi
+	@python="$(python)" && exec "$$python" -m harness accept '$(RUN)'
+
 .PHONY: ab
 ab: ## The same cells against two versions of UMBP's source: BASE=overlay CAND=overlay
 	@if [ -z '$(BASE)' ] || [ -z '$(CAND)' ]; then \

@@ -17,7 +17,7 @@ import pandas as pd
 from harness.errors import ExitCode, UsageError
 from harness.frame import COLUMNS, outcome_word, to_frame
 from harness.records import Outcome
-from harness.stored import read_run
+from harness.stored import listed, read_run
 
 #: Where accepted runs live, a folder per platform.
 REFERENCE = Path("results") / "reference"
@@ -131,6 +131,53 @@ def load(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
         # A frame of before this column was written.
         frame["platform"] = frame["platform"].fillna(run.facts["platform"])
     return frame, gaps
+
+
+def reference_of(root: Path, platform: str) -> Path:
+    """The folder of a platform's accepted run under ``root``."""
+    return root / platform.replace(" ", "-")
+
+
+def lost_cells(folder: Path, run: pd.DataFrame) -> tuple[str, ...]:
+    """Cells of the accepted run in ``folder`` that ``run`` does not have; none where nothing was accepted yet.
+
+    Raises:
+        UsageError: the accepted frame cannot be read.
+    """
+    if not (folder / "frame.csv").exists():
+        return ()
+    try:
+        accepted = read_frame(folder / "frame.csv")
+    except ValueError as error:
+        raise UsageError(f"{folder}/frame.csv cannot be read ({error}); restore it from git") from None
+    there = _by_cell(run)
+    return tuple(name for name in _by_cell(accepted) if name not in there)
+
+
+def covered(base: pd.DataFrame, run: pd.DataFrame, *, names: tuple[str, str] = ("base", "run"),
+            notes: Sequence[str] = ()) -> Comparison:
+    """Compare the cells that both frames have; how many others there are is a note."""
+    left, right = (set(_by_cell(frame)) for frame in (base, run))
+    both = left & right
+    told = [f"{len(both)} of the {len(left)} cells of {names[0]} were run"] if both != left else []
+    if right - left:
+        told.append(f"{len(right - left)} cells are not in {names[0]}: {listed(sorted(right - left))}")
+    halves = (frame[[f"{s}::{c}" in both for s, c in zip(frame["scenario"], frame["cell"], strict=True)]]
+              for frame in (base, run))
+    return compare(*halves, names=names, notes=(*notes, *told))
+
+
+def against_reference(run: pd.DataFrame, root: Path, platform: str) -> Comparison | None:
+    """A run held against the accepted one of its platform, None where none was accepted.
+
+    Raises:
+        UsageError: the accepted frame cannot be read.
+    """
+    folder = reference_of(root, platform)
+    if not (folder / "frame.csv").exists():
+        return None
+    lost_cells(folder, run)
+    return covered(read_frame(folder / "frame.csv"), run, names=(f"the accepted run of {platform}", "this run"))
 
 
 def read_frame(path: Path) -> pd.DataFrame:

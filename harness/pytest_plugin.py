@@ -33,6 +33,8 @@ NOTES = pytest.StashKey[list[str]]()
 FILES = pytest.StashKey[list[str]]()
 #: Cell name -> the verdict word of its report, in the order in which the cells ended.
 ENDED = pytest.StashKey[dict[str, str]]()
+#: Where run folders are made.
+RESULTS = pytest.StashKey[Path]()
 #: What the reports show, once the session has finished.
 VIEW = pytest.StashKey[RunView]()
 
@@ -92,6 +94,7 @@ def _open(config: pytest.Config, files: list[Path]) -> None:
             f"shard {shard}: {len(plan.cells)} of {len(whole.cells)} cells, {len(plan.legs)} of {len(whole.legs)} legs"
         )
     results = Path(config.getoption("--kvparity-results") or config.rootpath / "results")
+    config.stash[RESULTS] = results
     if config.option.collectonly:
         # Nothing will run: the plan is shown, no folder is made.
         config.stash[RUN] = Run(plan=plan, folder=RunFolder(results / "not-made"))
@@ -311,4 +314,22 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.ensure_newline()
     terminalreporter.section("kvparity report")
     terminalreporter.write(render_text(view, color=terminalreporter.hasmarkup))
+    _compare_with_accepted(terminalreporter, config, view)
     terminalreporter.write_line(f"report: {view.folder}/report.html, {view.folder}/report.md, {view.folder}/frame.csv")
+
+
+def _compare_with_accepted(terminalreporter: Any, config: pytest.Config, view: RunView) -> None:
+    """What changed since the accepted run of this platform, where there is one; the exit code is the run's own."""
+    from harness import baseline
+    from harness.frame import to_frame
+    from harness.report.changes import render_short
+
+    frame = to_frame(view.plan, view.verdicts, view.observations, platform=view.platform)
+    root = config.stash[RESULTS] / baseline.REFERENCE.name
+    try:
+        comparison = baseline.against_reference(frame, root, view.platform)
+    except HarnessError as error:
+        terminalreporter.write_line(f"not compared with the accepted run: {error}")
+        return
+    if comparison is not None:
+        terminalreporter.write(render_short(comparison) + "\n")

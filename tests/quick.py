@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ class Quick:
         run = Run(plan=plan, folder=folder)
         known = {**host.identity(), **FACTS, **facts}
         view = run.view([cell.name for cell in plan.cells], {key: str(value) for key, value in known.items()})
-        write_results(run, view, known)
+        write_results(run, replace(view, seconds=known["seconds"]), known)
         return folder.path
 
     def verb(self, *arguments: str) -> tuple[int, str]:

@@ -34,6 +34,15 @@ def render_text(comparison: Comparison) -> str:
     return "\n".join([*lines, "", counts(comparison)]) + "\n"
 
 
+def render_short(comparison: Comparison) -> str:
+    """Under a run's report: counts, notes, and the cells that are not the same."""
+    lines = [f"compared with {comparison.base}: {counts(comparison)}", *comparison.versions, *comparison.notes]
+    for change in LISTED:
+        for row in (row for row in comparison.rows if row.change is change):
+            lines += [f"{change}:{line[1:]}" if place == 0 else line for place, line in enumerate(_lines(row))]
+    return "\n".join(lines) + "\n"
+
+
 def _lines(row: Row) -> Iterator[str]:
     yield f"  {row.cell}: {row.base or 'none'} -> {row.run or 'none'}"
     if row.reason:

@@ -16,6 +16,7 @@ def add(verbs: argparse._SubParsersAction) -> None:
     parser.add_argument("run", nargs="?", default="results/latest", metavar="RUN", help="Run folder (default: latest)")
     parser.add_argument("--markdown", metavar="FILE", help="Also write it as Markdown")
     parser.add_argument("--json", action="store_true", help="One object instead of text")
+    parser.add_argument("--common", action="store_true", help="Only cells that both runs have")
     parser.set_defaults(verb=run)
 
 
@@ -26,7 +27,8 @@ def run(options: argparse.Namespace) -> int:
     (base, base_gaps), (new, new_gaps) = baseline.load(Path(options.base)), baseline.load(Path(options.run))
     notes = [f"{name} is not whole: {gap}" for name, gaps in ((options.base, base_gaps), (options.run, new_gaps))
              for gap in gaps]
-    comparison = baseline.compare(base, new, names=(options.base, options.run), notes=notes)
+    how = baseline.covered if options.common else baseline.compare
+    comparison = how(base, new, names=(options.base, options.run), notes=notes)
     if options.markdown:
         wire.write_text(Path(options.markdown), changes.render_markdown(comparison))
     if options.json:

@@ -7,7 +7,9 @@ import json
 import subprocess
 import sys
 
+from harness.cli import main
 from tests.flow.conftest import CELLS
+from tests.flow.test_run import VALUES
 
 
 def harness(root, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -66,3 +68,16 @@ def test_matrix_names_a_missing_scenario(alone):
     answer = harness(alone.root, "matrix", "scenarios/nothing.yaml")
     assert answer.returncode == 4
     assert "scenarios/nothing.yaml: no such scenario file" in answer.stderr
+
+
+def test_a_run_ends_with_the_comparison_with_the_accepted_one(alone, monkeypatch):
+    monkeypatch.chdir(alone.root)
+    assert "accepted run" not in alone.run().stdout.str()
+    assert main(["accept", "results/latest"]) == 0
+    result = alone.run("-k", "bi1", fake=VALUES)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([
+        "compared with the accepted run of fake engine: 1 cells: 1 newly failing",
+        "1 of the 2 cells of the accepted run of fake engine were run",
+        f"newly failing: small::{CELLS[1]}: pass -> fail",
+    ])
