@@ -17,10 +17,10 @@ from harness.records import PromptSpec, Scenario, SubjectSpec
 #: Axes that every scenario has.
 REQUIRED_AXES = ("layout", "backend", "batch_invariant")
 
-#: Axes that a scenario may add, in the order in which they follow in a cell's id. ``connector``
-#: replaces the subject's alias, ``seed`` replaces ``prompts.seed``; the others replace the embedded store's setting of
-#: the same name.
-FURTHER_AXES = ("connector", "seed", "transfer", "load", "fault")
+#: Axes that a scenario may add, in the order in which they follow in a cell's id. ``connector`` replaces the subject's
+#: alias, ``prompt_set`` and ``seed`` replace ``prompts.set`` and ``prompts.seed``; the others replace the embedded
+#: store's setting of the same name.
+FURTHER_AXES = ("connector", "prompt_set", "seed", "transfer", "load", "fault")
 
 #: Tokens of one block where a scenario does not say.
 DEFAULT_BLOCK_SIZE = 16
@@ -46,7 +46,7 @@ def matches(when: Mapping[str, tuple[Any, ...]], axes: Mapping[str, Any]) -> boo
 
 
 def cell_id(axes: Mapping[str, Any]) -> str:
-    """Name of a point, unique in its scenario: ``LBHNC-REFERENCE-bi1``, then ``-seed3-ranges-async-fault=none``."""
+    """Name of a point, unique in its scenario: ``LBHNC-REFERENCE-bi1``, then ``-many-seed3-ranges-async-fault=none``"""
     parts = [str(axes["layout"]), str(axes["backend"]), f"bi{int(axes['batch_invariant'])}"]
     for name in FURTHER_AXES:
         if name not in axes:
@@ -78,8 +78,9 @@ def effective(scenario: Scenario, axes: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def prompts_of(scenario: Scenario, axes: Mapping[str, Any]) -> PromptSpec:
-    """Prompts of one point: the scenario's, with the ``seed`` axis where there is one."""
-    return replace(scenario.prompts, seed=axes["seed"]) if "seed" in axes else scenario.prompts
+    """Prompts of one point: the scenario's, with the ``prompt_set`` and ``seed`` axes where there are any."""
+    named = {"prompt_set": "set", "seed": "seed"}
+    return replace(scenario.prompts, **{field: axes[axis] for axis, field in named.items() if axis in axes})
 
 
 def subject_of(scenario: Scenario, axes: Mapping[str, Any]) -> SubjectSpec:

@@ -4,6 +4,7 @@
 Oracle: ``recompute``, ``recompute_again`` (A/A), ``local_hit``. Subject: ``populate``, ``local_hit``, ``restore``,
 ``restore_again`` (A/A). Before every pass that must not find KV on the device the local prefix cache is reset, the free
 blocks are shifted and the KV tensors zeroed, so that neither stale bytes nor equal block ids can stand in for a load.
+What a prompt set wants in the local cache before a restore is put there after that.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from harness.engines import Answer, Counters, Engine, Placement
+from harness.hits import CLEARED, RESTORES, Pass
 from harness.prompts import filler_prompt, prompt_digest
 from harness.records import DecodeSpec, Leg, Phase, PhaseRecord, PromptResult
 
-#: Phases that start from an empty device: reset, shifted, zeroed.
-CLEARED = (Phase.RECOMPUTE_AGAIN, Phase.RESTORE, Phase.RESTORE_AGAIN)
-
 #: Phases whose KV blocks are digested: what was computed or stored, and what came back.
-DIGESTED = (Phase.RECOMPUTE, Phase.POPULATE, Phase.RESTORE)
+DIGESTED = (Phase.RECOMPUTE, Phase.POPULATE, *RESTORES)
+
+#: How a prompt is submitted of which only the KV matters.
+ONE_TOKEN = DecodeSpec(max_tokens=1, logprobs=1)
 
 #: Seconds within which unfinished stores must let go of their blocks.
 RESET_DEADLINE_S = 60.0
@@ -28,7 +30,7 @@ RESET_DEADLINE_S = 60.0
 def run_phases(
     leg: Leg,
     engine: Engine,
-    prompts: Sequence[Sequence[int]],
+    way: Pass,
     stage: Callable[[str], None],
     block_size: int,
     records: list[PhaseRecord],
@@ -40,14 +42,14 @@ def run_phases(
     """
     for number, phase in enumerate(leg.phases):
         stage(phase.value)
-        record = _run_phase(leg, phase, number, engine, prompts, block_size)
+        record = _run_phase(leg, phase, number, engine, way, block_size)
         records.append(record)
         if record.reset_ok is False:
             break
 
 
 def _run_phase(
-    leg: Leg, phase: Phase, number: int, engine: Engine, prompts: Sequence[Sequence[int]], block_size: int
+    leg: Leg, phase: Phase, number: int, engine: Engine, way: Pass, block_size: int
 ) -> PhaseRecord:
     reset_ok, zeroed, nonzero = None, None, None
     if phase in CLEARED:
@@ -56,15 +58,20 @@ def _run_phase(
             _shift_free_blocks(leg, number, engine, block_size)
             reset_ok = engine.reset(RESET_DEADLINE_S)
         zeroed, nonzero = engine.zero()
+    if phase in RESTORES and reset_ok:
+        for primer in way.primers:
+            engine.generate([primer], ONE_TOKEN)
+    order = way.order_of(phase)
     engine.placements()
     before = engine.counters()
     started = time.perf_counter()
-    answers = engine.generate(prompts, leg.decode) if reset_ok is not False else []
+    asked = [way.prompts[index] for index in order]
+    answers = engine.generate(asked, leg.decode) if reset_ok is not False else []
     seconds = time.perf_counter() - started
     after = engine.counters()
     return PhaseRecord(
         phase=phase,
-        prompts=_prompt_results(phase, prompts, answers, engine, block_size),
+        prompts=_prompt_results(leg, phase, way, answers, engine, block_size),
         local_tokens=after.local_tokens - before.local_tokens,
         external_tokens=after.external_tokens - before.external_tokens,
         reset_ok=reset_ok,
@@ -74,13 +81,14 @@ def _run_phase(
         loaded_bytes=_difference(before, after, "loaded_bytes"),
         stored_bytes=_difference(before, after, "stored_bytes"),
         seconds=seconds,
+        preemptions=_difference(before, after, "preemptions"),
     )
 
 
 def _shift_free_blocks(leg: Leg, number: int, engine: Engine, block_size: int) -> None:
     """Let an unrelated prompt take the head of the free list, so that the next pass gets other block ids."""
     filler = filler_prompt(leg.prompts, leg.model.vocab_size, length=3 * block_size + 1, number=number)
-    engine.generate([filler], DecodeSpec(max_tokens=1, logprobs=1))
+    engine.generate([filler], ONE_TOKEN)
 
 
 def _difference(before: Counters, after: Counters, name: str) -> int | None:
@@ -89,16 +97,20 @@ def _difference(before: Counters, after: Counters, name: str) -> int | None:
 
 
 def _prompt_results(
-    phase: Phase, prompts: Sequence[Sequence[int]], answers: Sequence[Answer], engine: Engine, block_size: int
+    leg: Leg, phase: Phase, way: Pass, answers: Sequence[Answer], engine: Engine, block_size: int
 ) -> tuple[PromptResult, ...]:
-    # Placements are matched by token ids: vLLM renames requests, and a preempted one appears again.
-    placements: dict[tuple[int, ...], Placement] = {place.tokens: place for place in engine.placements()}
+    """One result per answer, in the order of the set."""
+    # Placements are matched by token ids: vLLM renames requests. Equal prompts keep their order of admission.
+    placements: dict[tuple[int, ...], list[Placement]] = {}
+    for place in engine.placements():
+        placements.setdefault(place.tokens, []).append(place)
     results = []
-    for index, answer in enumerate(answers):
-        tokens = tuple(prompts[index])
-        place = placements.get(tokens)
+    for index, answer in zip(way.order_of(phase), answers, strict=False):
+        tokens = way.prompts[index]
+        places = placements.get(tokens, [])
+        place = places.pop(0) if len(places) > 1 else places[0] if places else None
         blocks = place.blocks[: len(tokens) // block_size] if place else ()
-        digests = phase in DIGESTED and place is not None and not place.reused
+        digests = leg.digests and phase in DIGESTED and place is not None and not place.reused
         results.append(
             PromptResult(
                 index=index,
@@ -107,8 +119,11 @@ def _prompt_results(
                 steps=answer.steps,
                 cached_tokens=answer.cached_tokens,
                 finish_reason=answer.finish_reason,
+                local_tokens=answer.local_tokens,
+                external_tokens=answer.external_tokens,
+                prefill_steps=place.prefill_steps if place else None,
                 blocks=blocks,
                 kv=tuple(engine.digests(blocks)) if digests else (None,) * len(blocks),
             )
         )
-    return tuple(results)
+    return tuple(sorted(results, key=lambda result: result.index))

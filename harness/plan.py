@@ -15,13 +15,15 @@ from typing import Any
 from harness.axes import cell_id, effective, points, prompts_of, subject_of
 from harness.backends import BACKENDS
 from harness.expect import expectation_for
+from harness.hits import expected_hits
 from harness.host import PACKAGES
 from harness.overlay import Overlay, OverlayError, find_overlay
-from harness.prompts import expected_total
+from harness.prompt_sets import SETS, make_pass
 from harness.records import (
     ROLE_PHASES,
     SCHEMA_VERSION,
     Cell,
+    Edge,
     Leg,
     Model,
     Plan,
@@ -31,7 +33,7 @@ from harness.records import (
     SubjectSpec,
 )
 from harness.sources import NOT_FOUND, module_digest, modules_of
-from harness.subjects import kv_transfer_config, restores, source_of
+from harness.subjects import kv_transfer_config, loads_late, restores, source_of
 from harness.truth import with_ground_truth
 from harness.wire import named
 
@@ -167,6 +169,7 @@ def _cell(
         },
         "prompts": prompts,
         "decode": scenario.decode,
+        "digests": scenario.evidence.digests,
         "identity": dict(identity),
     }
     planted: dict[Role, Mapping[str, Any]] = {}
@@ -187,6 +190,7 @@ def _cell(
     })
     block_size = int(engine["block_size"])
     gives = restores(spec)
+    chosen, together = SETS[prompts.set], scenario.decode.submit == "together"
     cell = Cell(
         scenario=scenario.name,
         id=cell_id(axes),
@@ -198,7 +202,14 @@ def _cell(
         oracle=oracle.digest,
         subject=subject.digest,
         block_size=block_size,
-        expected_external_tokens=expected_total(prompts, block_size) if gives else 0,
+        hits=expected_hits(
+            make_pass(prompts, model.vocab_size, block_size),
+            block_size,
+            gives=gives,
+            late_loads=together and bool(loads_late(spec)),
+            small_pool=chosen.edge is Edge.PREEMPTION,
+        ),
+        edge=chosen.edge,
         expectation=expectation_for(axes, scenario.expect),
         restores=gives,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token-id prompt sets: seeded, the same on every machine, and the rule that says how many tokens a store can serve.
+"""Token-id prompts: seeded, and the same on every machine; ``harness.prompt_sets`` makes the named sets of them.
 
 Prompts are token ids and never text, because text re-tokenises differently.
 Ids come from SHAKE-128 and not from ``random``, of which Python keeps only ``random()`` itself stable.
@@ -45,16 +45,6 @@ def filler_prompt(spec: PromptSpec, vocab_size: int, *, length: int, number: int
 def prompt_digest(tokens: Sequence[int]) -> str:
     """16 hex digits that name a prompt's token ids."""
     return hashlib.blake2b(" ".join(map(str, tokens)).encode(), digest_size=8).hexdigest()
-
-
-def expected_external_tokens(prompt_length: int, block_size: int) -> int:
-    """Tokens of one prompt that a full hit can serve: whole blocks, and at least one token is computed (n-1 rule)."""
-    return max(prompt_length - 1, 0) // block_size * block_size
-
-
-def expected_total(spec: PromptSpec, block_size: int) -> int:
-    """Tokens of all prompts of ``spec`` that a full hit can serve."""
-    return spec.count * expected_external_tokens(spec.prefix_tokens + spec.tail_tokens, block_size)
 
 
 def _first_ids(spec: PromptSpec, vocab_size: int, more: int = 0) -> list[int]:

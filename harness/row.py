@@ -12,6 +12,7 @@ from harness.records import (
     Leg,
     Observation,
     Phase,
+    PromptSpec,
     Verdict,
 )
 
@@ -68,6 +69,7 @@ COLUMNS: Mapping[str, str] = {
     "model": "string",
     "model_source": "string",
     "model_digest": "string",
+    "digests": "boolean",
     "prompts": "string",
     "decode": "string",
     "store": "string",
@@ -124,14 +126,14 @@ def row_of(
         **_truth_columns(cell, verdict),
         "blocks_compared": compared.blocks,
         "blocks_equal": compared.blocks_equal,
-        # Where nothing can come back, the blocks that were recomputed are compared, and none is owed by a store.
-        "expected_blocks": cell.expected_external_tokens // cell.block_size if cell.restores else compared.blocks,
+        "expected_blocks": cell.expected_blocks,
         "block_size": cell.block_size,
         "model": model.alias,
         "model_source": model.source,
         "model_digest": model.digest,
+        "digests": subject_leg.digests,
         # In words, because two runs that differ here are not comparable, and the words are the reason that is given.
-        "prompts": f"{prompts.count} of {prompts.prefix_tokens}+{prompts.tail_tokens} tokens, seed {prompts.seed}",
+        "prompts": _prompts(prompts),
         "decode": f"{decode.max_tokens} tokens, top {decode.logprobs}, {decode.submit}",
         "store": (subject_leg.kv_transfer_config or {}).get("kv_connector"),
         "oracle_leg": cell.oracle,
@@ -172,6 +174,12 @@ def _truth_columns(cell: Cell, verdict: Verdict) -> dict[str, Any]:
         "noise_largest": noise.largest if noise else None,
         "noise_median": noise.median if noise else None,
     }
+
+
+def _prompts(spec: PromptSpec) -> str:
+    """``3 of 64+8 tokens, seed 0``, with the set's name in front of all but the plain one."""
+    name = "" if spec.set == PromptSpec().set else f"{spec.set}: "
+    return f"{name}{spec.count} of {spec.prefix_tokens}+{spec.tail_tokens} tokens, seed {spec.seed}"
 
 
 def _worker_columns(subject: Observation | None) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scenario files to records: everything wrong with them at once, each with file and line.
 
-Format: ``docs/scenarios.md``. Three passes over one file: YAML with lines (``yaml_lines``), shape
-(``scenario_model``), sense (``scenario_sense``); the later ones also run over a file in which an earlier one found
-something, as far as it can be read at all.
+Format: ``docs/scenarios.md``. Four passes over one file: YAML with lines (``yaml_lines``), shape (``scenario_model``),
+sense (``scenario_sense``), prompt sets (``scenario_prompts``). The middle two also run over a file in which an earlier
+one found something, as far as it can be read at all; the last needs a scenario without a problem.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from harness.errors import ScenarioError
 from harness.records import (
     DecodeSpec,
+    EvidenceSpec,
     Expectation,
     FindingKind,
     Limits,
@@ -26,6 +27,7 @@ from harness.records import (
     SubjectSpec,
 )
 from harness.scenario_model import KNOWN_CONNECTORS, KNOWN_MODELS, Option, ScenarioFile, check_shape
+from harness.scenario_prompts import check_prompt_sets
 from harness.scenario_sense import as_values, check_sense
 from harness.yaml_lines import Document, Problem, parse
 
@@ -101,10 +103,12 @@ def _read(
         file = check_shape(document)
         if isinstance(document.value, dict):
             check_sense(document, connectors, models)
+    scenario = None
+    if file is not None and not document.problems:
+        scenario = _scenario(file, document, str(path), data)
+        document.problems.extend(check_prompt_sets(scenario, document))
     problems = tuple(f"{path}:{line}: {sentence}" for line, sentence in _by_line(document.problems))
-    if problems or file is None:
-        return None, problems
-    return _scenario(file, document, str(path), data), ()
+    return (None if problems else scenario), problems
 
 
 def _by_line(problems: Iterable[Problem]) -> list[Problem]:
@@ -123,6 +127,7 @@ def _scenario(file: ScenarioFile, document: Document, path: str, data: bytes) ->
         reference=file.reference,
         prompts=PromptSpec(**file.prompts.model_dump()),
         decode=DecodeSpec(**file.decode.model_dump()),
+        evidence=EvidenceSpec(**file.evidence.model_dump()),
         engine=_frozen(file.engine),
         env=dict(file.env),
         overrides=tuple(

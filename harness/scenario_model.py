@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.connectors import ADAPTERS, Option
 from harness.kvstore.faults import FAULTS
-from harness.records import PLATFORMS, DecodeSpec, FindingKind, Limits, Outcome, PromptSpec
+from harness.prompt_sets import SETS
+from harness.records import PLATFORMS, DecodeSpec, EvidenceSpec, FindingKind, Limits, Outcome, PromptSpec
 from harness.yaml_lines import Document, Path, choices, describe, name_of
 
 #: Planted faults of the embedded store.
@@ -49,6 +50,7 @@ HARNESS_ENGINE_KEYS: Mapping[str, str] = {
 }
 
 _DEFAULT_PROMPTS, _DEFAULT_DECODE, _DEFAULT_LIMITS = PromptSpec(), DecodeSpec(), Limits()
+_DEFAULT_EVIDENCE = EvidenceSpec()
 
 # What a cell can be expected to come to: neither of the two that only speak about expectations.
 _OUTCOMES = tuple(str(outcome) for outcome in Outcome if outcome is not Outcome.EXPECTED)
@@ -67,6 +69,7 @@ class _Section(BaseModel):
 class Prompts(_Section):
     """``prompts``: lengths in tokens."""
 
+    set: Literal[tuple(SETS)] = _DEFAULT_PROMPTS.set
     count: Count = _DEFAULT_PROMPTS.count
     prefix_tokens: Count = _DEFAULT_PROMPTS.prefix_tokens
     tail_tokens: Natural = _DEFAULT_PROMPTS.tail_tokens
@@ -87,6 +90,12 @@ class GroundTruth(_Section):
     largest: Limit = _DEFAULT_LIMITS.largest
     median: Limit = _DEFAULT_LIMITS.median
     near_tie: Limit = _DEFAULT_LIMITS.near_tie
+
+
+class Evidence(_Section):
+    """``evidence``: what is taken down beside the answers."""
+
+    digests: bool = _DEFAULT_EVIDENCE.digests
 
 
 class OverrideEntry(_Section):
@@ -119,6 +128,7 @@ class ScenarioFile(_Section):
     prompts: Prompts = Prompts()
     decode: Decode = Decode()
     ground_truth: GroundTruth | None = None
+    evidence: Evidence = Evidence()
     engine: dict[str, Any] = {}
     env: dict[str, Any] = {}
     overrides: list[OverrideEntry] = []
@@ -131,6 +141,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("prompts",): Prompts,
     ("decode",): Decode,
     ("ground_truth",): GroundTruth,
+    ("evidence",): Evidence,
     ("overrides",): OverrideEntry,
     ("expect",): ExpectEntry,
 }
@@ -142,6 +153,7 @@ _WANTED = {
     "list_type": "a list, for example `[a, b]`",
     "dict_type": "a mapping of keys to values",
     "model_type": "a mapping of keys to values",
+    "bool_type": "true or false without quotes",
 }
 
 

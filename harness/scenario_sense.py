@@ -13,6 +13,7 @@ from typing import Any
 from harness.axes import FURTHER_AXES, REQUIRED_AXES, same
 from harness.backends import choosable
 from harness.expect import overlaps
+from harness.prompt_sets import SETS
 from harness.records import LAYOUTS, PLATFORMS, Expectation, Outcome
 from harness.scenario_model import EMBEDDED_OPTIONS, Option
 from harness.scenario_settings import (
@@ -100,6 +101,8 @@ class _Check:
                 self._option_axis(name, path)
             elif name == "connector":
                 self._connector_axis(path)
+            elif name == "prompt_set":
+                self._prompt_axis(path)
             if len(self.document.problems) == before:
                 self.sound_axes[name] = tuple(values)
 
@@ -117,7 +120,8 @@ class _Check:
             self._complain(path, f"must be text, got {got}; quote it if it is meant; "
                            f"{choices('', self._valid(name))}")
         elif value not in self._valid(name):
-            nouns = {"layout": "KV cache layout", "backend": f"backend for {', '.join(self._platforms())}"}
+            nouns = {"layout": "KV cache layout", "prompt_set": "prompt set",
+                     "backend": f"backend for {', '.join(self._platforms())}"}
             noun = nouns.get(name, name)
             self._complain(path, f"`{value}` is no {noun}; {choices(value, self._valid(name))}")
 
@@ -128,6 +132,8 @@ class _Check:
             return choosable(self._platforms())
         if axis == "connector":
             return tuple(self.connectors)
+        if axis == "prompt_set":
+            return tuple(SETS)
         values = self.options.get(axis, EMBEDDED_OPTIONS[axis]).values
         return (None, *values) if axis == "fault" else values
 
@@ -151,6 +157,12 @@ class _Check:
         if not bare or any(name in axes for name in OPTION_AXES):
             self._complain(path, "the axis replaces the whole subject, so `subject` must be an alias without options "
                          "and no axis may be an option of one.")
+
+    def _prompt_axis(self, path: Path) -> None:
+        prompts = self.data.get("prompts")
+        if isinstance(prompts, dict) and "set" in prompts:
+            self._complain(path, f"given as an axis and as `prompts.set` on line "
+                         f"{self.document.line(('prompts', 'set'))}; keep one.")
 
     def _duplicates(self, path: Path, values: Any) -> None:
         if not isinstance(values, list):

@@ -17,7 +17,7 @@ from harness.yaml_lines import Document, Path, choices
 #: vLLM refuses a request for more logprobs than this unless the engine is told otherwise (``max_logprobs``).
 VLLM_MAX_LOGPROBS = 20
 
-_COUNTS = ("block_size", "max_model_len", "num_gpu_blocks_override")
+_COUNTS = ("block_size", "max_model_len", "max_num_batched_tokens", "num_gpu_blocks_override")
 
 
 def is_whole_number(value: object) -> bool:

@@ -17,6 +17,10 @@ from harness.records import SubjectSpec
 OVERLAY_CHOICE = "KVPARITY_UMBP"
 
 
+#: Alias -> when it loads where a scenario does not say; one that never loads is as good as in time.
+LOADS: Mapping[str, str] = {"embedded": "sync", "umbp": "async", "noop": "sync"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """Where a subject's connector comes from, as it enters the leg.
@@ -53,6 +57,12 @@ def restores(subject: SubjectSpec) -> bool:
     """Whether KV can come back from the subject; one given whole is taken at its word."""
     adapter = ADAPTERS.get(subject.connector) if subject.kv_transfer_config is None else None
     return adapter is None or adapter.restores
+
+
+def loads_late(subject: SubjectSpec) -> bool | None:
+    """Whether the subject loads between steps and not within one; None where nobody knows."""
+    default = LOADS.get(subject.connector) if subject.kv_transfer_config is None else None
+    return None if default is None else subject.options.get("load", default) == "async"
 
 
 def source_of(subject: SubjectSpec, find: Callable[[str | None], Overlay] = find_overlay) -> Source:

@@ -24,7 +24,7 @@ from harness.connectors import refusals_of_class
 from harness.device import processor
 from harness.engines import open_engine
 from harness.leg import run_phases
-from harness.prompts import make_prompts
+from harness.prompt_sets import make_pass
 from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation, PhaseRecord, Resolved
 
 #: The only environment variables that are written into results; anything else may hold a secret.
@@ -77,8 +77,9 @@ def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
     try:
         engine = open_engine(leg, stages)
         resolved = engine.resolved()
-        prompts = make_prompts(leg.prompts, leg.model.vocab_size)
-        run_phases(leg, engine, prompts, stages, resolved.block_size, phases)
+        # The set is that of the block size that was asked for, as the plan's hits are.
+        way = make_pass(leg.prompts, leg.model.vocab_size, int(leg.engine["block_size"]))
+        run_phases(leg, engine, way, stages, resolved.block_size, phases)
     except BaseException as error:
         # BaseException: an engine that calls sys.exit or is interrupted still owes the run an observation.
         ending, failure = classify(

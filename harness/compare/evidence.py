@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Third check: did the KV really come the way the cell claims?
 
-Exact hit counts, resets that took effect, zeroed tensors, other blocks than before, and the connector's own counters.
+Exact hit counts by the plan's rule, resets that took effect, zeroed tensors, other blocks than before, the connector's
+own counters, and what a prompt set exists for.
 A restore one token short of its hits is as vacuous as one without any.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
-from harness.compare.pair import Pair, expected_hits, finding, local_hits, words
-from harness.records import ROLE_PHASES, Finding, FindingKind, Phase, PhaseRecord, Role
+from harness.compare.pair import Pair, finding, words
+from harness.records import ROLE_PHASES, Certainty, Edge, Finding, FindingKind, Phase, PhaseHits, PhaseRecord, Role
 
-#: Phases that compute everything themselves, and what to call it when they did not.
+#: Phases that find nothing but what the pass itself left, and what to call it when they found other than that.
 COLD = {
     Phase.RECOMPUTE: FindingKind.RECOMPUTE_NOT_COLD,
     Phase.RECOMPUTE_AGAIN: FindingKind.RECOMPUTE_NOT_COLD,
@@ -42,6 +44,7 @@ def check_evidence(pair: Pair) -> Iterator[Finding]:
             yield from _check_clearing(role, record)
             if record.phase in RESTORES:
                 yield from _check_delivery(pair, role, record)
+            yield from _check_edge(pair, role, record)
     if pair.cell.restores:
         yield from _check_blocks(pair)
 
@@ -66,58 +69,83 @@ def _check_phases(role: Role, phases: tuple[Phase, ...], failed: PhaseRecord | N
 
 def _check_hits(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding]:
     """Sums exactly, then each prompt: one without hits must not hide behind another with twice its share."""
+    hits = pair.cell.hits_of(role, record.phase)
+    if hits is None:
+        # No phase of this role; that it ran has a finding of its own.
+        return
     place = f"{role} {record.phase}"
-    total = pair.cell.expected_external_tokens
-    local, external = record.local_tokens, record.external_tokens
-    share: tuple[int, ...] | None
-    if record.phase in COLD:
-        kind, share = COLD[record.phase], (0,) * len(record.prompts)
-        if local or external:
-            yield finding(
-                kind, f"{place} must compute every token, it had {local} local and {external} external hit tokens",
-                place=place, left="0 local, 0 external", right=f"{local} local, {external} external", limit="0",
-            )
-            return
+    wanted = {"local": sum(hits.local), "external": sum(hits.external)}
+    got = {"local": record.local_tokens, "external": record.external_tokens}
+    if hits.certain is Certainty.SPLIT and got != wanted:
+        yield from _wrong_sums(place, record.phase, got, wanted)
+    elif hits.certain is Certainty.SUM and sum(got.values()) != sum(wanted.values()):
+        left, right = sum(wanted.values()), sum(got.values())
+        yield finding(
+            _kind(record.phase, "local"), f"{place}: {right} local and external hit tokens, exactly {left} expected",
+            place=place, left=f"{left} tokens", right=f"{right} tokens", size=f"{right - left:+d} tokens", limit="0",
+        )
     else:
-        restore = record.phase in RESTORES
-        kind = FindingKind.EXTERNAL_HITS if restore else FindingKind.LOCAL_HITS
-        share = expected_hits(pair.cell, record.prompts)
-        if not restore and not pair.cell.restores:
-            share = local_hits(pair.cell, record.prompts)
-            total = sum(share)
-        wanted_local, wanted_external = (0, total) if restore else (total, 0)
-        wrong = []
-        if external != wanted_external:
-            wrong.append((FindingKind.EXTERNAL_HITS, "external", external, wanted_external))
-        if local != wanted_local:
-            wrong.append((FindingKind.LOCAL_HITS, "local", local, wanted_local))
-        for wrong_kind, source, got, wanted in wrong:
+        yield from _check_prompt_hits(place, record, hits, sum(got.values()))
+
+
+def _kind(phase: Phase, source: str) -> FindingKind:
+    return COLD.get(phase, FindingKind.EXTERNAL_HITS if source == "external" else FindingKind.LOCAL_HITS)
+
+
+def _wrong_sums(place: str, phase: Phase, got: dict[str, int], wanted: dict[str, int]) -> Iterator[Finding]:
+    if phase in COLD:
+        left, right = (", ".join(f"{count} {source}" for source, count in side.items()) for side in (wanted, got))
+        own = "compute every token" if not any(wanted.values()) else f"hit {left} tokens of its own prompts"
+        yield finding(
+            COLD[phase], f"{place} must {own}, it had {got['local']} local and {got['external']} external hit tokens",
+            place=place, left=left, right=right, limit="0",
+        )
+        return
+    for source in ("external", "local"):
+        if got[source] != wanted[source]:
             yield finding(
-                wrong_kind, f"{place}: {got} {source} hit tokens, exactly {wanted} expected",
-                place=place, left=f"{wanted} tokens", right=f"{got} tokens", size=f"{got - wanted:+d} tokens",
-                limit="0",
+                _kind(phase, source),
+                f"{place}: {got[source]} {source} hit tokens, exactly {wanted[source]} expected",
+                place=place, left=f"{wanted[source]} tokens", right=f"{got[source]} tokens",
+                size=f"{got[source] - wanted[source]:+d} tokens", limit="0",
             )
-        if wrong:
-            return
-    yield from _check_prompt_hits(kind, place, record, share, local + external)
 
 
-def _check_prompt_hits(
-    kind: FindingKind, place: str, record: PhaseRecord, share: tuple[int, ...] | None, total: int
-) -> Iterator[Finding]:
+def _check_prompt_hits(place: str, record: PhaseRecord, hits: PhaseHits, total: int) -> Iterator[Finding]:
+    kind = _kind(record.phase, "external" if record.phase in RESTORES else "local")
     cached = tuple(prompt.cached_tokens for prompt in record.prompts)
+    share = tuple(sum(hits.of(prompt.index)) for prompt in record.prompts)
     if any(tokens is None for tokens in cached):
         left, right = "a count per prompt", words(cached)
-    elif share is not None and cached != share:
+    elif hits.certain is Certainty.LIMIT:
+        if all(one <= most for one, most in zip(cached, share, strict=True)):
+            return
+        left, right = f"at most {words(share)}", words(cached)
+    elif cached != share:
         left, right = words(share), words(cached)
-    elif sum(tokens for tokens in cached if tokens) != total:
+    elif sum(cached) != total:
         left, right = f"{total} in all", words(cached)
     else:
+        yield from _check_sources(kind, place, record, hits)
         return
     yield finding(
         kind, f"{place}: the prompts had {right} cached tokens, {left} expected", place=place, left=left, right=right,
         limit="0",
     )
+
+
+def _check_sources(kind: FindingKind, place: str, record: PhaseRecord, hits: PhaseHits) -> Iterator[Finding]:
+    """Each prompt's hits by source, where the engine tells them."""
+    if hits.certain is not Certainty.SPLIT:
+        return
+    for prompt in record.prompts:
+        got, wanted = (prompt.local_tokens, prompt.external_tokens), hits.of(prompt.index)
+        if None not in got and got != wanted:
+            left, right = (f"{local} local and {external} external" for local, external in (wanted, got))
+            yield finding(
+                kind, f"{place}, prompt {prompt.index}: {right} hit tokens, {left} expected",
+                place=f"{place}, prompt {prompt.index}", left=left, right=right, limit="0",
+            )
 
 
 def _check_clearing(role: Role, record: PhaseRecord) -> Iterator[Finding]:
@@ -141,30 +169,57 @@ def _check_clearing(role: Role, record: PhaseRecord) -> Iterator[Finding]:
 
 def _check_delivery(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding]:
     place = f"{role} {record.phase}"
-    if record.delivered_tokens is not None and record.delivered_tokens != record.external_tokens:
+    delivered, promised = record.delivered_tokens, record.external_tokens
+    # A preempted request is loaded again when it is resumed, and the scheduler counts its promises elsewhere.
+    again = pair.cell.edge is Edge.PREEMPTION
+    if delivered is not None and (delivered < promised if again else delivered != promised):
         yield finding(
             FindingKind.NOTHING_DELIVERED,
-            f"{place}: the connector delivered {record.delivered_tokens} tokens,"
-            f" the scheduler was promised {record.external_tokens}",
-            place=place, left=f"{record.external_tokens} tokens", right=f"{record.delivered_tokens} tokens", limit="0",
+            f"{place}: the connector delivered {delivered} tokens, the scheduler was promised {promised}",
+            place=place, left=f"{promised} tokens", right=f"{delivered} tokens", limit="0",
         )
-    if pair.cell.restores and record.loaded_bytes is not None and record.loaded_bytes <= 0:
+    if record.loaded_bytes is not None and record.loaded_bytes <= 0 and pair.cell.expected_external_tokens > 0:
         yield finding(
             FindingKind.NOTHING_DELIVERED, f"{place}: the connector loaded {record.loaded_bytes} bytes",
             place=place, left="more than 0 bytes", right=f"{record.loaded_bytes} bytes",
         )
 
 
+def _check_edge(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding]:
+    """What the prompt set exists for must be seen where the prompts are computed whole, and where they are restored."""
+    place = f"{role} {record.phase}"
+    if pair.cell.edge is Edge.PREEMPTION and record.phase in (*COLD, *RESTORES) and not record.preemptions:
+        got = "an unknown number" if record.preemptions is None else record.preemptions
+        yield finding(
+            FindingKind.EDGE_NOT_REACHED,
+            f"{place}: {got} of its requests were preempted, and the prompt set is made for that",
+            place=place, left="at least 1 preemption", right=str(got),
+        )
+    if pair.cell.edge is Edge.CHUNKS and record.phase in COLD:
+        whole = [prompt.index for prompt in record.prompts if (prompt.prefill_steps or 0) < 2]
+        if whole:
+            yield finding(
+                FindingKind.EDGE_NOT_REACHED,
+                f"{place}: nothing says that prompts {words(whole)} were computed in more than one step, and the prompt"
+                " set is made for that",
+                place=place, left="at least 2 steps each", right=f"prompts {words(whole)}: fewer",
+            )
+
+
 def _check_blocks(pair: Pair) -> Iterator[Finding]:
-    """A restore into the very block it was stored from would hide a load that goes to the wrong block."""
+    """A restore into the very block it was stored from would hide a load that goes to the wrong block.
+
+    Not asked of a small pool, which has no other blocks to give.
+    """
     populate, restore = pair.record(Role.SUBJECT, Phase.POPULATE), pair.record(Role.SUBJECT, Phase.RESTORE)
-    if populate is None or restore is None:
+    hits = pair.cell.hits_of(Role.SUBJECT, Phase.RESTORE)
+    if populate is None or restore is None or hits is None or pair.cell.edge is Edge.PREEMPTION:
         return
-    share = expected_hits(pair.cell, restore.prompts)
     sources = {prompt.index: prompt.blocks for prompt in populate.prompts}
-    for position, prompt in enumerate(restore.prompts):
-        count = len(prompt.blocks) if share is None else share[position] // pair.cell.block_size
-        pairs = list(zip(sources.get(prompt.index, ()), prompt.blocks[:count], strict=False))
+    for prompt in restore.prompts:
+        # Blocks of a local hit lie where the prompt before them was restored to, which has its own line.
+        first, last = (tokens // pair.cell.block_size for tokens in accumulate(hits.of(prompt.index)))
+        pairs = list(zip(sources.get(prompt.index, ())[first:last], prompt.blocks[first:last], strict=False))
         same = [source for source, destination in pairs if source == destination]
         if same:
             yield finding(

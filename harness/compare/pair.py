@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks share: the pair of legs under judgement, the outcome of each finding kind, the expected hits."""
+"""What the checks share: the pair of legs under judgement, and the outcome of each finding kind."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ OUTCOME_OF: Mapping[FindingKind, Outcome] = {
     FindingKind.NOT_ZEROED: Outcome.VACUOUS,
     FindingKind.SAME_BLOCKS: Outcome.VACUOUS,
     FindingKind.NOTHING_DELIVERED: Outcome.VACUOUS,
+    FindingKind.EDGE_NOT_REACHED: Outcome.VACUOUS,
     FindingKind.ORACLE_UNSTABLE: Outcome.UNSTABLE,
     FindingKind.SUBJECT_UNSTABLE: Outcome.UNSTABLE,
     FindingKind.PROMPTS_DIFFER: Outcome.VACUOUS,
@@ -108,28 +109,6 @@ class Pair:
         if self.reference_phase not in (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN):
             phases.append((Role.ORACLE, self.reference_phase))
         return (*phases, (Role.SUBJECT, Phase.RESTORE), (Role.SUBJECT, Phase.RESTORE_AGAIN))
-
-
-def local_hits(cell: Cell, prompts: tuple[PromptResult, ...]) -> tuple[int, ...]:
-    """Tokens that each prompt finds in the local prefix cache when everything of it is there."""
-    return tuple((prompt.num_tokens - 1) // cell.block_size * cell.block_size for prompt in prompts)
-
-
-def expected_hits(cell: Cell, prompts: tuple[PromptResult, ...]) -> tuple[int, ...] | None:
-    """Hit tokens that each prompt must have; they add up to ``cell.expected_external_tokens``.
-
-    vLLM recomputes at least the last token, and with it its whole block (the n-1 rule), so a prompt of n tokens
-    hits its full blocks among the first n-1 tokens. None when the plan counted by another rule and the sum cannot be
-    split evenly either: then only the sum can be checked.
-    """
-    by_rule = local_hits(cell, prompts)
-    if not cell.restores:
-        return (0,) * len(prompts)
-    if sum(by_rule) == cell.expected_external_tokens:
-        return by_rule
-    if prompts and cell.expected_external_tokens % len(prompts) == 0:
-        return (cell.expected_external_tokens // len(prompts),) * len(prompts)
-    return None
 
 
 def matched(

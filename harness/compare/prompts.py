@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.compare.pair import Pair, finding, words
-from harness.records import ROLE_PHASES, Finding, FindingKind, PhaseRecord, Role
+from harness.records import ROLE_PHASES, Finding, FindingKind, Phase, PhaseRecord, Role
 
 
 def check_prompts(pair: Pair) -> Iterator[Finding]:
@@ -31,7 +31,8 @@ def check_prompts(pair: Pair) -> Iterator[Finding]:
 
 
 def _check_set(pair: Pair, place: str, record: PhaseRecord) -> Iterator[Finding]:
-    asked, indices = pair.subject_leg.prompts.count, [prompt.index for prompt in record.prompts]
+    hits = pair.cell.hits_of(Role.SUBJECT, Phase.RESTORE)
+    asked, indices = len(hits.local) if hits else 0, [prompt.index for prompt in record.prompts]
     if indices != list(range(asked)):
         yield finding(
             FindingKind.PROMPTS_DIFFER, f"{place}: {asked} prompts were asked for, it answered {words(indices)}",

@@ -74,7 +74,7 @@ def plant(
 
 def _name(control: Control) -> str:
     side = "-oracle" if control.where == ENGINE and control.roles == ORACLE else ""
-    return f"{control.fault}{side}"
+    return f"{control.fault}{side}{'-async' if control.load == 'async' else ''}"
 
 
 def _pair(
@@ -90,8 +90,9 @@ def _pair(
     engine = {**ENGINE_ARGUMENTS, **{name: value for name, value in other.items() if name not in axes}}
     scenario = Scenario(
         name="controls", path="harness/controls/table.py", platforms=("cpu",), model=MODEL,
-        subject=SubjectSpec(connector="embedded", fault=fault, options={"capacity_mib": 16}),
-        axes={name: (value,) for name, value in axes.items()}, axis_lines={}, reference="auto", prompts=PROMPTS,
+        subject=_subject(control, fault),
+        axes={name: (value,) for name, value in axes.items()}, axis_lines={}, reference="auto",
+        prompts=replace(PROMPTS, set=control.prompts),
         decode=DECODE, engine=engine, env={}, overrides=(), expect=(), digest="",
         ground_truth=Limits() if control.ground_truth else None,
     )
@@ -99,6 +100,13 @@ def _pair(
     plan = make_plan([scenario], platform="cpu", find_model=lambda name: model, identity=identity, fake=fake)
     (cell,) = plan.cells
     return cell, *(plan.leg(digest) for digest in (cell.oracle, cell.subject, *cell.further))
+
+
+def _subject(control: Control, fault: str | None) -> SubjectSpec:
+    for alias, options in (control.connector or {}).items():
+        return SubjectSpec(connector=alias, options=options)
+    load = {"load": control.load} if control.load != "sync" else {}
+    return SubjectSpec(connector="embedded", fault=fault, options={"capacity_mib": 16, **load})
 
 
 def _faulty(control: Control, leg: Leg) -> Leg:

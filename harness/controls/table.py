@@ -41,6 +41,9 @@ class Control:
         also: further kinds that come with the fault; any other one means that it was caught for a wrong reason.
         must: further kinds that have to be there.
         layout, backend, batch_invariant: the cell.
+        load: when the store loads.
+        prompts: the prompt set.
+        connector: the subject's, where it is not the embedded store: alias and options.
         roles: legs that have the fault, of those of the engine.
         leg: fields of the faulty legs that differ.
         fake: what the fake engine plants, for endings that a real one does not have on demand.
@@ -58,6 +61,9 @@ class Control:
     layout: str = "LHBNC"
     backend: str = "REFERENCE"
     batch_invariant: bool = True
+    load: str = "sync"
+    prompts: str = "partial"
+    connector: Mapping[str, Any] | None = None
     roles: tuple[Role, ...] = SUBJECT
     leg: Mapping[str, Any] = field(default_factory=dict)
     fake: Mapping[str, Any] | None = None
@@ -108,6 +114,9 @@ CONTROLS: tuple[Control, ...] = (
     _damage("zeros_restored", must=(Kind.LOGPROBS,)),
     _store("nan_restored", Kind.NAN, also=(*VALUES, Kind.KV_DIGESTS), must=(Kind.KV_DIGESTS,)),
     _damage("load_dropped", must=(Kind.LOGPROBS,)),
+    _damage("layer_skipped", load="async", must=(Kind.LOGPROBS,)),
+    _damage("bit_flipped", layout="BHLNC", batch_invariant=False, load="async"),
+    _damage("stale_object", load="async", must=(Kind.LOGPROBS,)),
     _damage("stale_object", layout="BHLNC", batch_invariant=False, must=(Kind.LOGPROBS,)),
     _damage("evicted_during_load", must=(Kind.LOGPROBS,)),
     _damage("overwritten_before_stored", layout="BHLNC", batch_invariant=False, must=(Kind.LOGPROBS,)),
@@ -115,7 +124,7 @@ CONTROLS: tuple[Control, ...] = (
     _store("restored_late", Kind.LOGPROBS, also=(*VALUES, Kind.KV_DIGESTS)),
     # What is stored and restored is right; the engine computed with something else meanwhile.
     _store("block_lost_on_store", Kind.LOGPROBS, also=VALUES),
-    _store("read_once", Kind.SUBJECT_UNSTABLE, Outcome.UNSTABLE),
+    _store("read_once", Kind.SUBJECT_UNSTABLE, Outcome.FAIL, must=(Kind.KV_DIGESTS,)),
     # The store: what it claims.
     _store("partial_block_claimed", Kind.EXTERNAL_HITS, also=(*VALUES, Kind.NOTHING_DELIVERED)),
     _store("promise_not_delivered", Kind.NOTHING_DELIVERED, Outcome.VACUOUS,
@@ -145,6 +154,7 @@ CONTROLS: tuple[Control, ...] = (
     _engine("token_forgotten", Kind.GROUND_TRUTH, roles=BOTH, ground_truth=True),
     # The engine: its answers.
     _engine("one_ulp", Kind.ORACLE_UNSTABLE, roles=ORACLE),
+    _engine("one_ulp", Kind.SUBJECT_UNSTABLE),
     _engine("answers_reordered", Kind.TOKENS, also=VALUES),
     # With a prompt missing, what the others hit cannot add up either.
     _engine("last_answer_missing", Kind.PROMPTS_DIFFER,
@@ -157,7 +167,11 @@ CONTROLS: tuple[Control, ...] = (
             also=(Kind.NOTHING_COMPARED, Kind.DIGESTS_MISSING)),
     _runner("phase_missing", "the subject ended without its A/A control", Kind.PHASE_MISSING),
     _runner("older_result", "the subject's result is that of an older leg", Kind.STALE_OBSERVATION),
+    _runner("pool_too_large", "the pool holds all prompts of a set that is made for preemption", Kind.EDGE_NOT_REACHED,
+            prompts="many"),
     # How a leg ends.
+    _runner("source_missing", "the connector's source is not on this machine", Kind.UNAVAILABLE,
+            connector={"umbp": {"overlay": "/nowhere/no-such-tree"}}),
     _ending("refused", "the engine refuses the configuration", Kind.REJECTED, "load", "refuse"),
     _ending("killed", "the child is killed in a restore", Kind.CRASHED, "restore", "sigkill"),
     _ending("silent_exit", "the child ends with exit code 0 and without a result", Kind.NO_OBSERVATION, "restore",

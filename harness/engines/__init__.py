@@ -27,11 +27,13 @@ ENGINES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One prompt's output: generated steps, promised cached tokens, finish reason."""
+    """One prompt's output: generated steps, promised cached tokens, finish reason, the promise by source if known."""
 
     steps: tuple[Step, ...]
     cached_tokens: int | None
     finish_reason: str | None
+    local_tokens: int | None = None
+    external_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,7 @@ class Counters:
     Attributes:
         local_tokens, external_tokens: prompt tokens found in the local prefix cache, and promised by the connector.
         delivered_tokens, loaded_bytes, stored_bytes: what the connector itself counted; None without such a counter.
+        preemptions: requests that the scheduler preempted; None without such a counter.
     """
 
     local_tokens: int
@@ -48,15 +51,20 @@ class Counters:
     delivered_tokens: int | None
     loaded_bytes: int | None
     stored_bytes: int | None
+    preemptions: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where one request's prompt lay: its token ids, its block ids in order, and whether one was reused since."""
+    """Where one request's prompt lay: its token ids, its block ids in order, and whether one was reused since.
+
+    ``prefill_steps``: engine steps in which it was computed; None when unknown.
+    """
 
     tokens: tuple[int, ...]
     blocks: tuple[int, ...]
     reused: bool
+    prefill_steps: int | None = None
 
 
 class Engine(Protocol):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.engines import Answer, Counters, Placement
-from harness.prompts import expected_external_tokens
+from harness.hits import Caches
 from harness.records import DecodeSpec, Leg, Resolved, Step
 
 #: float32 NaN.
@@ -87,8 +87,7 @@ class FakeEngine:
         self._leg = leg
         self._stage = stage
         self._block_size = int(leg.engine.get("block_size", 16))
-        self._local: set[tuple[int, ...]] = set()
-        self._store: set[tuple[int, ...]] = set()
+        self._caches = Caches(self._block_size, store=leg.kv_transfer_config is not None)
         self._totals = {"local": 0, "external": 0, "delivered": 0, "stored": 0}
         self._placements: list[Placement] = []
         self._next_block = 1
@@ -138,22 +137,19 @@ class FakeEngine:
         return answers
 
     def _answer(self, index: int, prompt: tuple[int, ...], decode: DecodeSpec, planted: Mapping[str, Any]) -> Answer:
-        hit = expected_external_tokens(len(prompt), self._block_size)
-        cached = 0
-        if prompt in self._local:
-            self._totals["local"] += hit
-            cached = hit
-        elif self._leg.kv_transfer_config is not None and prompt in self._store:
-            self._totals["external"] += hit
-            self._totals["delivered"] += 0 if planted.get("undelivered") else hit
-            cached = hit
-        if self._leg.kv_transfer_config is not None and prompt not in self._store:
-            self._totals["stored"] += hit
-            self._store.add(prompt)
-        self._local.add(prompt)
+        local, external = self._caches.find(prompt)
+        self._totals["local"] += local
+        self._totals["external"] += external
+        self._totals["delivered"] += 0 if planted.get("undelivered") else external
+        before = len(self._caches.stored_prefixes)
+        self._caches.keep(prompt)
+        self._totals["stored"] += (len(self._caches.stored_prefixes) - before) * self._block_size
         self._place(prompt, planted)
         steps = tuple(_step(prompt, number, decode, index, planted) for number in range(decode.max_tokens))
-        return Answer(steps=steps, cached_tokens=cached, finish_reason="length")
+        return Answer(
+            steps=steps, cached_tokens=local + external, finish_reason="length", local_tokens=local,
+            external_tokens=external,
+        )
 
     def _place(self, prompt: tuple[int, ...], planted: Mapping[str, Any]) -> None:
         count = len(prompt) // self._block_size
@@ -186,7 +182,7 @@ class FakeEngine:
     def reset(self, deadline_s: float) -> bool:
         if self._planted().get("reset_ok") is False:
             return False
-        self._local.clear()
+        self._caches.reset()
         return True
 
     def zero(self) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from harness.engines.faults import FAULTS
 from harness.engines.vllm import VllmEngine
 from harness.engines.vllm import open_engine as open_vllm
 from harness.plugin import rowwise
-from harness.prompts import make_prompts
+from harness.prompt_sets import make_pass
 from harness.records import DecodeSpec, Leg, Resolved
 
 #: Faults that are set in the environment before vLLM reads it.
@@ -49,7 +49,7 @@ def open_engine(leg: Leg, stage: Callable[[str], None]) -> FaultyEngine:
         # vLLM replaces torch's own name for it, so that nobody does this by accident.
         torch._C.set_num_threads(2)
     elif fault == "answers_before":
-        engine.generate(make_prompts(leg.prompts, leg.model.vocab_size), leg.decode)
+        engine.generate(make_pass(leg.prompts, leg.model.vocab_size, int(leg.engine["block_size"])).prompts, leg.decode)
     return engine
 
 

@@ -87,6 +87,24 @@ class VllmEngine:
         adapter = adapter_of_class((leg.kv_transfer_config or {}).get("kv_connector"))
         self._bytes = adapter.bytes_moved if adapter is not None else None
         self._call("kvparity_watch")
+        #: Internal request id -> (local, external) tokens of its first admission.
+        self._promises: dict[str, tuple[int, int]] = {}
+        self._remember_promises(self._llm.llm_engine.engine_core)
+
+    def _remember_promises(self, core: Any) -> None:
+        """A request's hits by source pass by once, in the engine core's outputs (vllm/v1/engine: EngineCoreOutput)."""
+        get_output = core.get_output
+
+        def remembering() -> Any:
+            outputs = get_output()
+            for output in outputs.outputs:
+                if (stats := output.prefill_stats) is not None:
+                    self._promises[output.request_id] = (
+                        stats.num_local_cached_tokens, stats.num_external_cached_tokens,
+                    )
+            return outputs
+
+        core.get_output = remembering
 
     def _call(self, name: str, *arguments: Any) -> Any:
         """Call the probe in every worker; they hold different shards, and rank 0 speaks for them."""
@@ -109,7 +127,10 @@ class VllmEngine:
         outputs = [
             output for batch in batches for output in self._llm.generate(batch, parameters, use_tqdm=False)
         ]
-        return [_answer(output) for output in outputs]
+        # vLLM appends a random part to the name of each request.
+        promises = {name.rpartition("-")[0]: hits for name, hits in self._promises.items()}
+        self._promises.clear()
+        return [_answer(output, promises.get(output.request_id, (None, None))) for output in outputs]
 
     def counters(self) -> Counters:
         totals: dict[str, int] = {}
@@ -131,11 +152,15 @@ class VllmEngine:
             delivered_tokens=moved.get("delivered_tokens"),
             loaded_bytes=moved.get("loaded_bytes", loaded),
             stored_bytes=moved.get("stored_bytes", stored),
+            preemptions=totals.get("vllm:num_preemptions", 0),
         )
 
     def placements(self) -> list[Placement]:
         return [
-            Placement(tokens=tuple(entry["prompt_token_ids"]), blocks=tuple(entry["blocks"]), reused=entry["reused"])
+            Placement(
+                tokens=tuple(entry["prompt_token_ids"]), blocks=tuple(entry["blocks"]), reused=entry["reused"],
+                prefill_steps=entry["prefill_steps"],
+            )
             for entry in self._call("kvparity_take_blocks")
         ]
 
@@ -175,13 +200,17 @@ def _is(metric: Any, asked: Metric) -> bool:
     return metric.name == asked.name and all(metric.labels.get(key) == word for key, word in asked.labels.items())
 
 
-def _answer(output: Any) -> Answer:
+def _answer(output: Any, hits: tuple[int | None, int | None]) -> Answer:
+    """One prompt's answer; hits are its local and external tokens."""
     completion = output.outputs[0]
     logprobs = completion.logprobs or [None] * len(completion.token_ids)
     steps = tuple(
         _step(token, candidates) for token, candidates in zip(completion.token_ids, logprobs, strict=True)
     )
-    return Answer(steps=steps, cached_tokens=output.num_cached_tokens, finish_reason=completion.finish_reason)
+    return Answer(
+        steps=steps, cached_tokens=output.num_cached_tokens, finish_reason=completion.finish_reason,
+        local_tokens=hits[0], external_tokens=hits[1],
+    )
 
 
 def _step(token: int, candidates: Any) -> Step:

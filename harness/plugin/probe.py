@@ -70,7 +70,7 @@ class Probe:
         self.model_runner.execute_model = watched
 
     def kvparity_take_blocks(self) -> list[dict[str, Any]]:
-        """``prompt_token_ids``, ``blocks`` and ``reused`` per request since the last call; see ``BlockWatch.take``.
+        """What is known of each request since the last call; see ``BlockWatch.take``.
 
         Raises:
             RuntimeError: ``kvparity_watch`` was not called.

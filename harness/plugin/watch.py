@@ -12,11 +12,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class WatchedRequest:
-    """A request's prompt and, in order, its blocks with the time at which each was given."""
+    """A request's prompt, its blocks in order with the time at which each was given, and its steps of prefill."""
 
     prompt: list[int]
     blocks: list[int] = field(default_factory=list)
     given: list[int] = field(default_factory=list)
+    prefill_steps: int = 0
 
 
 class BlockWatch:
@@ -44,10 +45,17 @@ class BlockWatch:
             # A request that is streamed again under its name keeps its place.
             request = self._requests.setdefault(new.req_id, WatchedRequest([]))
             request.prompt = list(new.prompt_token_ids)
+            request.prefill_steps += 1
             self._replace(new.req_id, new.block_ids[0])
         cached = output.scheduled_cached_reqs
-        for name, new_blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
-            if name not in self._requests or new_blocks is None:
+        for name, computed, new_blocks in zip(
+            cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
+        ):
+            if name not in self._requests:
+                continue
+            if computed < len(self._requests[name].prompt):
+                self._requests[name].prefill_steps += 1
+            if new_blocks is None:
                 continue
             if name in cached.resumed_req_ids:
                 self._replace(name, new_blocks[0])
@@ -55,7 +63,8 @@ class BlockWatch:
                 self._append(name, new_blocks[0])
 
     def take(self) -> list[dict[str, Any]]:
-        """Per request, in order of first appearance: ``prompt_token_ids``, ``blocks``, ``reused``; forgets them.
+        """Per request, in order of first appearance: ``prompt_token_ids``, ``blocks``, ``reused``, ``prefill_steps``;
+        forgets them.
 
         ``reused`` says that a full prompt block was later given to a request for other content. A block that a
         prefix hit shares (same place, same tokens up to its end) still holds what it held.
@@ -65,6 +74,7 @@ class BlockWatch:
                 "prompt_token_ids": list(request.prompt),
                 "blocks": list(request.blocks),
                 "reused": self._reused(name, request),
+                "prefill_steps": request.prefill_steps,
             }
             for name, request in self._requests.items()
         ]

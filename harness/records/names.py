@@ -68,6 +68,27 @@ ROLE_PHASES: Mapping[Role, tuple[Phase, ...]] = {
 }
 
 
+class Certainty(StrEnum):
+    """How much of a phase's hits the rule determines (``harness.hits``)."""
+
+    #: Local and external tokens of every prompt.
+    SPLIT = "split"
+    #: Their sum per prompt: what a small pool has evicted comes from the store.
+    SUM = "sum"
+    #: An upper limit per prompt: what a small pool has evicted is computed again.
+    LIMIT = "limit"
+
+
+class Edge(StrEnum):
+    """What a prompt set exists for and what a phase must be seen to have done; without it the set shows nothing."""
+
+    NONE = "none"
+    #: Prompts longer than a step's token budget are computed in several steps.
+    CHUNKS = "chunks"
+    #: Requests are preempted in a small pool.
+    PREEMPTION = "preemption"
+
+
 class Ending(StrEnum):
     """How a leg ended. There is an Observation for each of them."""
 
@@ -114,6 +135,7 @@ class FindingKind(StrEnum):
     NOT_ZEROED = "not_zeroed"
     SAME_BLOCKS = "same_blocks"
     NOTHING_DELIVERED = "nothing_delivered"
+    EDGE_NOT_REACHED = "edge_not_reached"
     # A/A control
     ORACLE_UNSTABLE = "oracle_unstable"
     SUBJECT_UNSTABLE = "subject_unstable"

@@ -73,6 +73,9 @@ class PromptResult:
         steps: generated tokens.
         cached_tokens: ``RequestOutput.num_cached_tokens`` (local + external, promised at admission).
         finish_reason: as vLLM says.
+        local_tokens, external_tokens: the same promise by source; None when the engine does not tell.
+        prefill_steps: engine steps in which the prompt was computed, those after a preemption included; None when
+            unknown.
         blocks: block ids that held its full prompt blocks, in order; empty when unknown.
         kv: per full prompt block one string: base64 of 8-byte digests, ordered [layer][head slot][K, V], of the
             block's bytes in LOGICAL order; None where not taken (digests off, block reused within the phase).
@@ -84,6 +87,9 @@ class PromptResult:
     steps: tuple[Step, ...]
     cached_tokens: int | None
     finish_reason: str | None
+    local_tokens: int | None = None
+    external_tokens: int | None = None
+    prefill_steps: int | None = None
     blocks: tuple[int, ...] = ()
     kv: tuple[str | None, ...] = ()
 
@@ -100,6 +106,7 @@ class PhaseRecord:
         nonzero_after_zeroing: nonzero bytes found after that zeroing.
         delivered_tokens, loaded_bytes, stored_bytes: what the connector itself says it moved in this phase; None
             when it has no such counter.
+        preemptions: requests that the scheduler preempted; None when the engine does not tell.
         seconds: duration of generation.
     """
 
@@ -114,6 +121,7 @@ class PhaseRecord:
     loaded_bytes: int | None
     stored_bytes: int | None
     seconds: float
+    preemptions: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

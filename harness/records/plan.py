@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.records.names import Phase, Reference, Role
+from harness.records.names import Certainty, Edge, Phase, Reference, Role
 from harness.records.scenario import DecodeSpec, Expectation, Limits, PromptSpec
 
 
@@ -47,6 +47,7 @@ class Leg:
         kv_transfer_config: the connector's configuration, None for an oracle.
         prompts, decode: what is run.
         phases: in order.
+        digests: whether KV blocks are digested.
         identity: versions and digests of software that can change the answer (vllm, torch, harness source, ...).
         engine_name: ``vllm``, ``transformers`` for a ground truth, or ``fake`` for planted endings in tests.
         fake: instructions for the fake engine, empty otherwise.
@@ -65,6 +66,7 @@ class Leg:
     decode: DecodeSpec
     phases: tuple[Phase, ...]
     identity: Mapping[str, str]
+    digests: bool = True
     engine_name: str = "vllm"
     fake: Mapping[str, Any] = field(default_factory=dict)
 
@@ -86,6 +88,27 @@ class GroundTruth:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PhaseHits:
+    """Prompt tokens that a phase must find in the local cache and in the store, by position in the prompt set.
+
+    Attributes:
+        role, phase: whose.
+        local, external: hit tokens of each prompt at its first admission.
+        certain: what of them is determined.
+    """
+
+    role: Role
+    phase: Phase
+    local: tuple[int, ...]
+    external: tuple[int, ...]
+    certain: Certainty = Certainty.SPLIT
+
+    def of(self, index: int) -> tuple[int, int]:
+        """(local, external) of one prompt; nothing is expected of one that the set does not have."""
+        return (self.local[index], self.external[index]) if 0 <= index < len(self.local) else (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One point of a scenario's axes: one pytest item, one row of the report.
 
@@ -97,7 +120,8 @@ class Cell:
         reference: what the restore is compared with.
         oracle, subject: digests of the two legs.
         block_size: tokens of one block, as asked.
-        expected_external_tokens: external hit tokens that each restore must have, summed over the prompts.
+        hits: what each phase of both legs must find in the caches.
+        edge: what the prompt set exists for and must be seen to have happened.
         expectation: what the scenario says of this cell, None when it must pass.
         restores: False where the subject gives nothing back by design, so that the cell says what merely having its
             connector changes; ``expected_external_tokens`` is 0 then.
@@ -113,7 +137,8 @@ class Cell:
     oracle: str
     subject: str
     block_size: int
-    expected_external_tokens: int
+    hits: tuple[PhaseHits, ...]
+    edge: Edge
     expectation: Expectation | None
     restores: bool = True
     ground_truth: GroundTruth | None = None
@@ -122,6 +147,26 @@ class Cell:
     def further(self) -> tuple[str, ...]:
         """Digests of the legs that it needs beside its own two."""
         return (*self.ground_truth.truths, *self.ground_truth.peers.values()) if self.ground_truth else ()
+
+    def hits_of(self, role: Role, phase: Phase) -> PhaseHits | None:
+        """The rule's answer for one phase; None for a phase that the role does not have."""
+        return next((one for one in self.hits if (one.role, one.phase) == (role, phase)), None)
+
+    @property
+    def expected_external_tokens(self) -> int:
+        """External hit tokens that each restore must have, summed over the prompts."""
+        restore = self.hits_of(Role.SUBJECT, Phase.RESTORE)
+        return sum(restore.external) if restore else 0
+
+    @property
+    def expected_blocks(self) -> int:
+        """Blocks that each restore must have from the store, some by way of the local cache, summed over prompts."""
+        # Where nothing is given back, the blocks that a store would have given are compared as they were computed.
+        restore = self.hits_of(Role.SUBJECT, Phase.RESTORE if self.restores else Phase.LOCAL_HIT)
+        if restore is None:
+            return 0
+        pairs = zip(restore.local, restore.external, strict=True)
+        return sum((local + external) // self.block_size for local, external in pairs)
 
     @property
     def layout(self) -> str:

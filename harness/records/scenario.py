@@ -12,8 +12,9 @@ from harness.records.names import FindingKind, Outcome
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSpec:
-    """A seeded set of token-id prompts. Lengths in tokens; every prompt is prefix + tail."""
+    """A seeded set of token-id prompts. Lengths in tokens; ``harness.prompt_sets`` says what each set makes of them."""
 
+    set: str = "partial"
     count: int = 3
     prefix_tokens: int = 192
     tail_tokens: int = 8
@@ -30,6 +31,13 @@ class DecodeSpec:
     max_tokens: int = 16
     logprobs: int = 5
     submit: str = "together"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceSpec:
+    """What is taken down beside the answers; ``digests`` are those of the KV blocks."""
+
+    digests: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,3 +138,4 @@ class Scenario:
     expect: tuple[Expectation, ...]
     digest: str
     ground_truth: Limits | None = None
+    evidence: EvidenceSpec = EvidenceSpec()

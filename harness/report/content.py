@@ -134,7 +134,9 @@ def _headings(part: pd.DataFrame) -> list[str]:
 
 def _evidence(row: pd.Series, alone: bool) -> tuple[str, ...]:
     blocks = f"{row['blocks_equal']}/{row['blocks_compared']}"
-    if row["blocks_compared"] != row["expected_blocks"]:
+    if not row["digests"]:
+        blocks = "digests off"
+    elif row["blocks_compared"] != row["expected_blocks"]:
         blocks += f" of {row['expected_blocks']}"
     loaded = "" if pd.isna(row["loaded_bytes"]) else f"{row['loaded_bytes'] / 2**20:.1f}"
     return (

@@ -104,7 +104,7 @@ def dossier_of(run: RunView, cell: Cell, verdict: Verdict | None, word: str, anc
     main = main_finding(verdict)
     pictures = [
         damage for one in verdict.findings if one.kind is FindingKind.KV_DIGESTS
-        for damage in find_damage(pair, one.left)
+        for damage in find_damage(pair, one.left, one.right)
     ]
     return Dossier(
         anchor=anchor, cell=cell, mark=MARKS[verdict.verdict.value], word=word, command=command_of(cell),

@@ -32,13 +32,14 @@ class Damage:
         return len(self.marks[0]) if self.marks else 0
 
 
-def find_damage(pair: Pair, against: str) -> list[Damage]:
+def find_damage(pair: Pair, against: str, restored: str = "subject restore") -> list[Damage]:
     """The prompts that have damage; none when digests are missing or all are equal.
 
-    ``against`` is the finding's left side, e.g. ``subject populate``.
+    ``against`` and ``restored`` are the finding's sides, e.g. ``subject populate`` and ``subject restore``.
     """
     role, phase = against.split()
-    reference, restore = pair.record(Role(role), Phase(phase)), pair.record(Role.SUBJECT, Phase.RESTORE)
+    reference = pair.record(Role(role), Phase(phase))
+    restore = pair.record(Role.SUBJECT, Phase(restored.split()[1]))
     if reference is None or restore is None:
         return []
     blocks = restored_blocks(pair, reference, restore)
@@ -64,10 +65,10 @@ def _marks(known: Mapping[int, frozenset[int]], layers: int, per_layer: int) -> 
         yield "".join(mark(layer, block) for block in range(max(known) + 1))
 
 
-def draw(pair: Pair, against: str) -> list[str]:
+def draw(pair: Pair, against: str, restored: str = "subject restore") -> list[str]:
     """Lines of the picture in text; consecutive layers that look alike share a line."""
     lines: list[str] = []
-    for one in find_damage(pair, against):
+    for one in find_damage(pair, against, restored):
         lines.append(f"prompt {one.prompt}, blocks 0-{one.blocks - 1}")
         for picture, same in groupby(range(len(one.marks)), key=one.marks.__getitem__):
             numbers = list(same)

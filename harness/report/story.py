@@ -65,7 +65,7 @@ def tell(run: RunView, verdict: Verdict, pair: Pair) -> Story:
         findings=tuple(_finding_lines([one for one in findings if one.kind is not FindingKind.KV_DIGESTS])),
         evidence=evidence_of(pair, verdict),
         localisation=tuple(
-            line for one in damage for line in (f"{one.message} ({one.size})", *draw(pair, one.left))
+            line for one in damage for line in (f"{one.message} ({one.size})", *draw(pair, one.left, one.right))
         ),
         logs=tuple(_logs(run, pair)),
         next_steps=tuple(HINTS[kind] for kind in kinds),
@@ -169,9 +169,10 @@ def evidence_of(pair: Pair, verdict: Verdict) -> str:
         differs = [one.kind.value.split("_")[0] for one in verdict.findings if one.kind in UNSTABLE]
         parts.append(f"A/A control {'differs: ' + ', '.join(differs) if differs else _control(pair)}")
     compared = verdict.compared
+    blocks = f"{compared.blocks_equal}/{compared.blocks} KV blocks" if pair.subject_leg.digests else "KV digests off"
     parts.append(
         f"compared: {compared.tokens_equal}/{compared.tokens} tokens,"
-        f" {compared.logprobs_equal}/{compared.logprobs} logprobs, {compared.blocks_equal}/{compared.blocks} KV blocks"
+        f" {compared.logprobs_equal}/{compared.logprobs} logprobs, {blocks}"
     )
     return "; ".join(parts)
 

@@ -17,6 +17,7 @@ from harness.records import (
     SCHEMA_VERSION,
     Cell,
     DecodeSpec,
+    Edge,
     Ending,
     Expectation,
     Failure,
@@ -24,6 +25,7 @@ from harness.records import (
     Model,
     Observation,
     Phase,
+    PhaseHits,
     PhaseRecord,
     PromptResult,
     PromptSpec,
@@ -65,13 +67,25 @@ def make_leg(role: Role, **changes: Any) -> Leg:
     return replace(leg, **changes)
 
 
+def make_hits(each: int = HIT, external: int | None = None) -> tuple[PhaseHits, ...]:
+    """What the phases of both roles must hit when each prompt has ``each`` tokens to hit, ``external`` of the store."""
+    hit, none = (each,) * PROMPTS, (0,) * PROMPTS
+    given = (each if external is None else external,) * PROMPTS
+    return tuple(
+        PhaseHits(
+            role=role, phase=phase, local=hit if phase in LOCAL else none, external=given if phase in RESTORED else none
+        )
+        for role, phases in ROLE_PHASES.items() for phase in phases
+    )
+
+
 def make_cell(**changes: Any) -> Cell:
     axes = {"layout": "LBHNC", "backend": "REFERENCE", "batch_invariant": True}
     axes.update({name: changes.pop(name) for name in tuple(axes) if name in changes})
     cell = Cell(
         scenario="matrix", id="LBHNC-REFERENCE-bi1", path="scenarios/matrix.yaml", line=5, axes=axes,
         reference=Reference.RECOMPUTE, oracle="oracle-leg", subject="subject-leg", block_size=BLOCK,
-        expected_external_tokens=PROMPTS * HIT, expectation=None,
+        hits=make_hits(), edge=Edge.NONE, expectation=None,
     )
     return replace(cell, **changes)
 
@@ -95,7 +109,7 @@ def digest_block(prompt: int, block: int, changed: tuple[tuple[int, int, int], .
 
 def make_prompt(phase: Phase, index: int) -> PromptResult:
     first = 10 * index + (4 if phase in RESTORED else 0)
-    digested = phase in (Phase.RECOMPUTE, Phase.POPULATE, Phase.RESTORE)
+    digested = phase in (Phase.RECOMPUTE, Phase.POPULATE, *RESTORED)
     blocks = LENGTH // BLOCK
     return PromptResult(
         index=index, digest=f"p{index}", num_tokens=LENGTH,

@@ -12,6 +12,7 @@ from harness.compare import OUTCOME_OF, judge
 from harness.records import (
     SCHEMA_VERSION,
     Compared,
+    Edge,
     Ending,
     Expectation,
     Finding,
@@ -31,6 +32,7 @@ from tests.unit.handmade import (
     edit,
     edit_prompt,
     edit_step,
+    make_hits,
     make_prompt,
     make_step,
     resolve,
@@ -122,6 +124,7 @@ TRIGGERS = {
     FindingKind.NOT_ZEROED: lambda: edit(clean(), SUBJECT, Phase.RESTORE, nonzero_after_zeroing=7),
     FindingKind.SAME_BLOCKS: lambda: edit_prompt(clean(), SUBJECT, Phase.RESTORE, 1, blocks=(14, 11)),
     FindingKind.NOTHING_DELIVERED: lambda: edit(clean(), SUBJECT, RESTORED, delivered_tokens=0),
+    FindingKind.EDGE_NOT_REACHED: lambda: edit(clean(edge=Edge.CHUNKS), SUBJECT, Phase.RESTORE, seconds=1.0),
     FindingKind.ORACLE_UNSTABLE: lambda: edit_step(
         clean(), ORACLE, Phase.RECOMPUTE_AGAIN, 1, 2, bits=make_step(1, 2).bits + 1),
     FindingKind.SUBJECT_UNSTABLE: lambda: edit_step(clean(), SUBJECT, Phase.RESTORE_AGAIN, 0, 1, token=77),
@@ -423,7 +426,7 @@ TRAPS = {
     "zeroing of nothing": lambda: edit(clean(), SUBJECT, RESTORED, zeroed_bytes=0),
     "zeroing not verified": lambda: edit(clean(), SUBJECT, RESTORED, nonzero_after_zeroing=None),
     "nothing to restore": lambda: edit(
-        edit(clean(expected_external_tokens=0), SUBJECT, RESTORED, external_tokens=0), ORACLE, LOCAL_HIT,
+        edit(clean(hits=make_hits(0)), SUBJECT, RESTORED, external_tokens=0), ORACLE, LOCAL_HIT,
         local_tokens=0),
     "other prompts": lambda: edit_prompt(clean(), SUBJECT, RESTORED, 1, digest="px"),
 }

@@ -16,7 +16,17 @@ from harness.scenario import read_scenario
 from harness.sources import modules_of
 from harness.subjects import kv_transfer_config, source_of
 from harness.worker import classify
-from tests.unit.handmade import HIT, PROMPTS, RESTORED, clean, digest_block, edit, edit_prompt, edit_step
+from tests.unit.handmade import (
+    HIT,
+    PROMPTS,
+    RESTORED,
+    clean,
+    digest_block,
+    edit,
+    edit_prompt,
+    edit_step,
+    make_hits,
+)
 
 SCENARIO = """
 name: x
@@ -115,7 +125,7 @@ def test_what_cannot_stand_beside_the_axis(tmp_path, model, subject, axis, words
 
 def nothing_restored(case=None):
     """A pair in which the subject recomputed what a store would have restored."""
-    case = clean(restores=False, expected_external_tokens=0) if case is None else case
+    case = clean(restores=False, hits=make_hits(external=0)) if case is None else case
     case = edit(case, Role.SUBJECT, RESTORED, external_tokens=0, delivered_tokens=None, loaded_bytes=None)
     for index in range(PROMPTS):
         case = edit_prompt(case, Role.SUBJECT, RESTORED, index, cached_tokens=0)

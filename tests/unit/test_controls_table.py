@@ -23,8 +23,8 @@ from harness.kvstore.faults import FAULTS as STORE_FAULTS
 from harness.records import Compared, FindingKind, Leg, Model, Outcome, Role, Verdict
 from harness.scenario_model import KNOWN_FAULTS
 
-#: Kinds that no fault can stand for: a machine without what the leg needs, and what a scenario says of a cell.
-NO_FAULT = {FindingKind.UNAVAILABLE, FindingKind.EXPECTATION_UNMET}
+#: The kind that no fault can stand for: what a scenario says of a cell.
+NO_FAULT = {FindingKind.EXPECTATION_UNMET}
 MODEL = Model(
     alias="tiny", path="/nowhere", source="stand-in", digest="0" * 16, num_layers=4, num_kv_heads=4, head_dim=32,
     vocab_size=1024,
@@ -156,5 +156,5 @@ def test_the_verb_fails_when_one_is_missed(monkeypatch, capsys):
 def test_names_that_do_not_exist_are_an_error_and_several_may_be_given(capsys):
     with pytest.raises(UsageError, match="no planted fault's name contains 'nothing'; there are: single_span, "):
         show.main(expression="nothing", list_only=True, to_json=False, workers=1, run=None)
-    assert show.main(expression="one_ulp,no_memory", list_only=True, to_json=False, workers=1, run=None) == 0
-    assert [row.split()[0] for row in capsys.readouterr().out.splitlines()] == ["one_ulp", "no_memory"]
+    assert show.main(expression="other_threads,no_memory", list_only=True, to_json=False, workers=1, run=None) == 0
+    assert [row.split()[0] for row in capsys.readouterr().out.splitlines()] == ["other_threads", "no_memory"]

@@ -10,6 +10,7 @@ import pytest
 
 from harness.axes import FURTHER_AXES, REQUIRED_AXES, cell_id, points
 from harness.backends import ALIAS_ENV, BACKENDS
+from harness.prompt_sets import SETS
 from harness.records import LAYOUTS, DecodeSpec, Limits, PromptSpec
 from harness.scenario import KNOWN_CONNECTORS, read_scenario
 from harness.scenario_model import HARNESS_ENGINE_KEYS, HARNESS_ENV_KEYS, KNOWN_MODELS, SECTIONS
@@ -32,8 +33,7 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(("heading", "section"), [
     ("The keys", ()), ("prompts", ("prompts",)), ("decode", ("decode",)), ("ground_truth", ("ground_truth",)),
-    ("overrides", ("overrides",)),
-    ("expect", ("expect",))])
+    ("evidence", ("evidence",)), ("overrides", ("overrides",)), ("expect", ("expect",))])
 def test_each_section_has_a_row_for_each_of_its_keys_and_no_other(heading, section):
     assert list(rows(heading)) == list(SECTIONS[section].model_fields)
 
@@ -79,11 +79,17 @@ def test_what_the_harness_keeps_for_itself():
 
 
 def test_examples_parse(tmp_path):
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
     cells = {}
     for number, text in enumerate(EXAMPLES):
         path = tmp_path / f"{number}.yaml"
         path.write_text(text)
         scenario = read_scenario(path)
         cells[scenario.name] = len({cell_id(axes) for axes in points(scenario.axes)})
-    assert cells == {"example": 12, "own-connector": 1, "two-paths": 32}
+    assert cells == {"example": 12, "own-connector": 1, "two-paths": 32, "edges": 2}
+
+
+def test_prompt_sets():
+    assert {name: cells[1] for name, cells in rows("prompt sets").items()} == {
+        name: chosen.sentence[0].upper() + chosen.sentence[1:] for name, chosen in SETS.items()}
+    assert all(f"`{name}`" in rows("prompts")["set"][1] for name in SETS)

@@ -20,10 +20,13 @@ def new(name: str, prompt: list[int], blocks: list[int]) -> SimpleNamespace:
     return SimpleNamespace(req_id=name, prompt_token_ids=prompt, block_ids=(blocks,))
 
 
-def step(*fresh: SimpleNamespace, grown: dict[str, Any] | None = None, resumed: tuple[str, ...] = ()) -> Any:
+def step(
+    *fresh: SimpleNamespace, grown: dict[str, Any] | None = None, resumed: tuple[str, ...] = (), computed: int = 99
+) -> Any:
     grown = grown or {}
     cached = SimpleNamespace(
         req_ids=list(grown),
+        num_computed_tokens=[computed] * len(grown),
         new_block_ids=[None if blocks is None else (blocks,) for blocks in grown.values()],
         resumed_req_ids=set(resumed),
     )
@@ -65,6 +68,15 @@ def test_a_block_given_away_for_other_content_is_reused(prompt: list[int], block
 def test_only_full_prompt_blocks_count() -> None:
     steps = (step(new("a", [1, 2, 3], [5, 6])), step(new("b", [9, 9], [6])))
     assert [entry[2] for entry in taken(*steps)] == [False, False]
+
+
+def test_steps_of_prefill_are_counted_until_the_prompt_is_computed() -> None:
+    watch = BlockWatch(block_size=2)
+    watch.see(step(new("a", [1, 2, 3, 4, 5], [5])))
+    watch.see(step(grown={"a": [6]}, computed=2))
+    watch.see(step(grown={"a": None}, computed=4))
+    watch.see(step(grown={"a": [7]}, computed=5))
+    assert [entry["prefill_steps"] for entry in watch.take()] == [3]
 
 
 def test_taking_forgets() -> None:

@@ -10,6 +10,7 @@ from harness.progress import Progress
 from harness.records import (
     SCHEMA_VERSION,
     Cell,
+    Edge,
     Ending,
     Observation,
     Plan,
@@ -22,7 +23,7 @@ def cell(name: str, oracle: str, subject: str) -> Cell:
     return Cell(
         scenario="s", id=name, path="s.yaml", line=1,
         axes={"layout": "LBHNC", "backend": "REFERENCE", "batch_invariant": True},
-        reference=Reference.RECOMPUTE, oracle=oracle, subject=subject, block_size=16, expected_external_tokens=64,
+        reference=Reference.RECOMPUTE, oracle=oracle, subject=subject, block_size=16, hits=(), edge=Edge.NONE,
         expectation=None,
     )
 

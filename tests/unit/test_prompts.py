@@ -71,15 +71,3 @@ def test_fillers_share_no_first_token_with_the_prompts_and_differ_among_themselv
 def test_digest_tells_token_boundaries_apart():
     assert prompts.prompt_digest([1, 23]) != prompts.prompt_digest([12, 3])
     assert len(prompts.prompt_digest([1])) == 16
-
-
-@pytest.mark.parametrize(
-    ("length", "block_size", "tokens"),
-    [(200, 16, 192), (192, 64, 128), (192, 16, 176), (193, 16, 192), (16, 16, 0), (17, 16, 16), (1, 16, 0), (0, 16, 0)],
-)
-def test_a_full_hit_leaves_at_least_one_token_to_compute(length, block_size, tokens):
-    assert prompts.expected_external_tokens(length, block_size) == tokens
-
-
-def test_expected_total_of_the_standard_set():
-    assert prompts.expected_total(SPEC, 16) == 576

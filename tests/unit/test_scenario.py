@@ -182,8 +182,8 @@ expect:
     assert [line for line, _ in found] == [1, 2, 3, 4, 6, 7, 8, 9, 10, 12, 12]
     text = dict(found)
     assert text[2] == ("unknown key `platform` in a scenario; did you mean `platforms`? Valid keys: name, "
-                       "platforms, model, subject, axes, reference, prompts, decode, ground_truth, engine, env, "
-                       "overrides, expect.")
+                       "platforms, model, subject, axes, reference, prompts, decode, ground_truth, "
+                       "evidence, engine, env, overrides, expect.")
     assert "did you mean `tiny`?" in text[3]
     assert "did you mean `embedded`?" in text[4]
     assert text[6] == ("axes.layout[1]: `LBHCN` is no KV cache layout; did you mean `LBNHC`? Valid choices: "
@@ -273,8 +273,8 @@ CASES = {
         "axes.batch_invariant[1]: `true` is given twice."),
     "unknown axis": (
         "", "  sed: [1]\n", 9,
-        "axes.sed: unknown axis; did you mean `seed`? Valid axes: layout, backend, batch_invariant, connector, seed, "
-        "transfer, load, fault."),
+        "axes.sed: unknown axis; did you mean `seed`? Valid axes: layout, backend, batch_invariant, connector, "
+        "prompt_set, seed, transfer, load, fault."),
     "negative seed": (
         "", "  seed: [-1]\n", 9,
         "axes.seed[0]: must be a whole number of at least 0, got the number -1."),
