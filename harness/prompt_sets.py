@@ -27,12 +27,14 @@ class PromptSet:
     Attributes:
         sentence: what its prompts are.
         build: (spec, vocabulary, block size) -> the pass.
+        by_blocks: whether the prompts depend on the block size.
         shares: whether prompts share blocks, so that hits depend on what is admitted with what.
         edge: what must be seen to have happened.
     """
 
     sentence: str
     build: Callable[[PromptSpec, int, int], Pass]
+    by_blocks: bool = False
     shares: bool = False
     edge: Edge = Edge.NONE
 
@@ -141,29 +143,29 @@ SETS: Mapping[str, PromptSet] = {
     "partial": PromptSet(sentence="unlike prompts of prefix + tail, whose last block is partial", build=_partial),
     "aligned": PromptSet(
         sentence="unlike prompts of the prefix's full blocks and no more: a full hit still computes the last block",
-        build=_aligned,
+        build=_aligned, by_blocks=True,
     ),
     "block_edges": PromptSet(
         sentence="six unlike prompts, of one block and of the prefix's full blocks, each less 1, as it is, and plus 1",
-        build=_block_edges,
+        build=_block_edges, by_blocks=True,
     ),
     "shorter_than_block": PromptSet(
         sentence="unlike prompts of less than one block: nothing can be restored, so such a cell is vacuous",
-        build=_shorter_than_block,
+        build=_shorter_than_block, by_blocks=True,
     ),
     "shared_prefix": PromptSet(
         sentence="one prefix for all prompts, then a tail of a block + tail tokens for each",
-        build=_shared_prefix, shares=True,
+        build=_shared_prefix, by_blocks=True, shares=True,
     ),
     "rolled_back": PromptSet(
         sentence="one prompt of prefix + tail, and its beginnings, each about a block shorter, cut inside a block or"
         " one token behind it; the longest is stored first and comes back last",
-        build=_rolled_back, shares=True,
+        build=_rolled_back, by_blocks=True, shares=True,
     ),
     "local_then_external": PromptSet(
         sentence="unlike prompts of prefix + tail; before a restore the first blocks of each are put into the local"
         " cache, and a longer part is left to the store",
-        build=_local_then_external,
+        build=_local_then_external, by_blocks=True,
     ),
     "chunked": PromptSet(
         sentence="as partial, with a step's token budget (`max_num_batched_tokens`) below the length of each prompt",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from harness.prompt_sets import SETS
 from harness.records import Cell, GroundTruth, Leg, Limits, Outcome, Phase, Role, Scenario
 from harness.wire import named
 
@@ -66,6 +67,8 @@ def truth_legs(oracle: Leg, planted: Mapping[str, Any]) -> tuple[Leg, ...]:
     Everything that is the engine's own is left out of them, and so out of their digests.
     """
     asked = str(oracle.engine.get("dtype", "auto"))
+    # It has no blocks, but some prompts are made of them.
+    blocks = {"block_size": oracle.engine["block_size"]} if SETS[oracle.prompts.set].by_blocks else {}
     return tuple(
         named(replace(
             oracle,
@@ -73,7 +76,7 @@ def truth_legs(oracle: Leg, planted: Mapping[str, Any]) -> tuple[Leg, ...]:
             layout="none",
             backend=BACKEND,
             batch_invariant=False,
-            engine={"dtype": dtype},
+            engine={"dtype": dtype, **blocks},
             env=dict(ENV),
             kv_transfer_config=None,
             decode=replace(oracle.decode, logprobs=max(CANDIDATES, oracle.decode.logprobs), submit="alone"),

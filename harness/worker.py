@@ -78,7 +78,7 @@ def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
         engine = open_engine(leg, stages)
         resolved = engine.resolved()
         # The set is that of the block size that was asked for, as the plan's hits are.
-        way = make_pass(leg.prompts, leg.model.vocab_size, int(leg.engine["block_size"]))
+        way = make_pass(leg.prompts, leg.model.vocab_size, int(leg.engine.get("block_size", resolved.block_size)))
         run_phases(leg, engine, way, stages, resolved.block_size, phases)
     except BaseException as error:
         # BaseException: an engine that calls sys.exit or is interrupted still owes the run an observation.
