@@ -20,6 +20,7 @@ SCENARIOS ?=
 ARGS ?=
 
 python = $$($(PYTHON) harness/bootstrap.py)
+connector_scenarios = $(wildcard scenarios/connectors*.yaml) scenarios/found
 test_python = $$($(PYTHON) harness/bootstrap.py --tests)
 
 .PHONY: help
@@ -75,8 +76,10 @@ controls: ## Prove the detector: run every planted fault, fail on one that is no
 	@python="$(python)" && "$$python" -m harness controls $(if $(N),--workers $(N)) $(if $(K),-k '$(K)') $(ARGS)
 
 .PHONY: connectors
-connectors: ## vLLM's own connectors against real engines: which is right in which layout
-	@$(MAKE) --no-print-directory matrix SCENARIOS='scenarios/connectors.yaml scenarios/connectors_other.yaml scenarios/found'
+connectors: ## vLLM's own connectors, with their servers, against real engines: which is right in which layout
+	@python="$$($(PYTHON) harness/bootstrap.py --connectors)" && exec "$$python" -m harness matrix $(if $(N),--workers $(N)) \
+	  $(if $(RUN),--run '$(RUN)') $(if $(K),-k '$(K)') $(if $(filter command line,$(origin SCENARIOS)),$(SCENARIOS),$(connector_scenarios)) \
+	  $(if $(ARGS),-- $(ARGS))
 
 .PHONY: clean-cells
 clean-cells: ## False alarms: 120 cells with nothing wrong, every one of which must pass

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a Python that can run the harness, and prints its path. Standard library only: it runs before anything else.
 
-``python3 harness/bootstrap.py [--tests]``. Where the running Python already has a vllm (ROCm and CUDA images), that one
-is used and only what is missing beside it is installed; nothing of the image is up- or downgraded. Elsewhere a virtual
-environment with the pinned CPU stack is made in ``.venv`` (``KVPARITY_VENV`` moves it). Running it again is cheap: a
-stamp in the environment holds a digest of the pins.
+``python3 harness/bootstrap.py [--tests] [--connectors]``. Where the running Python already has a vllm (ROCm and CUDA
+images), that one is used and only what is missing beside it is installed; nothing of the image is up- or downgraded.
+Elsewhere a virtual environment with the pinned CPU stack is made in ``.venv`` (``KVPARITY_VENV`` moves it). Running it
+again is cheap: a stamp in the environment holds a digest of the pins.
 """
 
 from __future__ import annotations
 
+import ctypes.util
 import hashlib
 import importlib.util
 import os
@@ -43,8 +44,18 @@ def main(arguments: list[str]) -> int:
         install_beside(python, tests)
     else:
         python = cpu_environment(tests)
+    if "--connectors" in arguments:
+        install_connectors(python)
     print(python)
     return 0
+
+
+def install_connectors(python: Path) -> None:
+    """Clients and servers of stores that connectors talk to, without their dependencies: nothing else changes."""
+    pip(python, "--no-deps", "-r", str(PINS / "connectors.txt"))
+    if ctypes.util.find_library("ibverbs") is None:
+        say("libibverbs is missing: Mooncake's cells will be unavailable; on Debian install libibverbs1, libnl-3-200 "
+            "and libnl-route-3-200")
 
 
 def say(text: str) -> None:

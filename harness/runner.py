@@ -26,6 +26,7 @@ from harness.archive import RunFolder
 from harness.device import Lease, lease
 from harness.errors import WireError
 from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation
+from harness.servers import ServerError, Servers
 from harness.warm import WarmChild, WarmError, WarmProcesses
 from harness.warm import wanted as warm_wanted
 
@@ -49,8 +50,8 @@ LET_THROUGH = frozenset({
     "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH",
 })
 STRIPPED_PREFIXES = (
-    "VLLM_", "AITER_", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_STORE", "KVPARITY_UMBP", "OMP_", "KMP_",
-    "MKL_", "PYTEST_", "COV_",
+    "VLLM_", "AITER_", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_STORE", "KVPARITY_SERVER", "KVPARITY_UMBP",
+    "OMP_", "KMP_", "MKL_", "PYTEST_", "COV_", "MOONCAKE_", "MC_", "LMCACHE_",
 )
 
 
@@ -61,10 +62,12 @@ class Runner:
         self._folder = folder
         self._deadlines = deadlines
         self._warm = WarmProcesses()
+        self._servers = Servers(folder.path / "servers")
 
     def close(self) -> None:
-        """End what was kept warm for the next leg."""
+        """End what was kept warm for the next leg, and the servers that legs shared."""
         self._warm.close()
+        self._servers.close()
 
     def ensure(self, leg: Leg) -> Observation:
         """The leg's observation: read when it has ended in this folder, otherwise run here and now.
@@ -75,7 +78,7 @@ class Runner:
             observation = self._read(leg)
             if observation is None:
                 with lease(leg) as device:
-                    observation = self._run(leg, device)
+                    observation = self._run_served(leg, device)
                 self._folder.write_observation(observation)
             return observation
 
@@ -109,7 +112,24 @@ class Runner:
                 return self._warm.start_leg([str(path) for path in paths], environment, log, stage)
         return _spawn(paths, environment, log, stage)
 
-    def _run(self, leg: Leg, device: Lease) -> Observation:
+    def _run_served(self, leg: Leg, device: Lease) -> Observation:
+        """Run the leg with the servers that its connector needs; one that fails is the leg's crash, in its words."""
+        config = None if leg.engine_name == "unavailable" else leg.kv_transfer_config
+        observation = None
+        try:
+            with self._servers.serving(config) as environment:
+                observation = self._run(leg, device, environment)
+        except ServerError as error:
+            failure = Failure(stage="server", kind="ServerError", message=str(error))
+            if observation is not None:
+                return replace(observation, ending=Ending.CRASHED, failure=failure)
+            return Observation(
+                schema=SCHEMA_VERSION, leg=leg.digest, ending=Ending.CRASHED, resolved=None, phases=(),
+                failure=failure, environment={}, seconds={}, peak_bytes=0,
+            )
+        return observation
+
+    def _run(self, leg: Leg, device: Lease, served: Mapping[str, str]) -> Observation:
         legs = self._folder.legs
         leg_path = legs / f"{leg.digest}.leg.json"
         child_path = legs / f"{leg.digest}.child.json"
@@ -124,7 +144,7 @@ class Runner:
         started = time.monotonic()
         try:
             with log_path.open("wb") as log:
-                environment = child_environment(leg, device, os.environ)
+                environment = {**child_environment(leg, device, os.environ), **served}
                 environment["KVPARITY_STORE"] = str(store_path.resolve())
                 process = self._start(leg, (leg_path, child_path, log_path), environment, log.fileno(), writer)
         finally:

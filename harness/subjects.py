@@ -74,11 +74,12 @@ def source_of(subject: SubjectSpec, find: Callable[[str | None], Overlay] = find
     """
     if subject.kv_transfer_config is not None:
         return Source()
-    missing = ADAPTERS[subject.connector].missing()
+    adapter = ADAPTERS[subject.connector]
+    missing = adapter.missing()
     if missing is not None:
         return Source(identity={"unavailable": missing}, missing=missing)
     if subject.connector != "umbp":
-        return Source()
+        return Source(env=adapter.env)
     try:
         overlay = find(os.environ.get(OVERLAY_CHOICE) or subject.options.get("overlay"))
     except OverlayError as error:

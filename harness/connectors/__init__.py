@@ -9,17 +9,19 @@ from harness.connectors import (
     decode_bench,
     embedded,
     example,
+    lmcache,
+    mooncake_store,
     multi,
     noop,
     offloading,
     simple_cpu_offload,
     umbp,
 )
-from harness.connectors.adapter import FOLDER, PROCESS, Adapter, Bytes, Metric, Need, Option, filled
+from harness.connectors.adapter import FOLDER, PORT, PROCESS, Adapter, Bytes, Metric, Need, Option, filled
 
 __all__ = [
-    "ADAPTERS", "FOLDER", "PROCESS", "Adapter", "Bytes", "Metric", "Need", "Option", "adapter_of_class", "filled",
-    "refusals_of_class",
+    "ADAPTERS", "FOLDER", "PORT", "PROCESS", "Adapter", "Bytes", "Metric", "Need", "Option", "adapter_of_class",
+    "filled", "refusals_of_class",
 ]
 
 #: Alias -> adapter, in the order in which messages and reports name them.
@@ -34,6 +36,9 @@ ADAPTERS: Mapping[str, Adapter] = {
         offloading.CPU_TIER,
         offloading.FS_TIER,
         simple_cpu_offload.ADAPTER,
+        mooncake_store.ADAPTER,
+        lmcache.MP,
+        lmcache.IN_PROCESS,
         decode_bench.ADAPTER,
         noop.ADAPTER,
     )

@@ -7,6 +7,7 @@ a missing package named, on any machine.
 
 from __future__ import annotations
 
+import ctypes.util
 import importlib.util
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,6 +21,9 @@ PROCESS = "{process}"
 
 #: Stands for the leg's own folder, which is empty when the leg starts and removed when it has ended.
 FOLDER = "{folder}"
+
+#: Stands for the port of the server that the connector talks to.
+PORT = "{port}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +59,27 @@ class Bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """Something that must be installed.
+    """Something that must be installed: a module, a program or a library.
 
     Attributes:
         name: what to call it, with the version that was tried.
-        module: Python module that shows it is there; None for a program.
-        program: name on PATH; None for a module.
+        module: Python module that shows it is there.
+        program: its name on PATH.
+        library: its name for the dynamic linker, without ``lib`` and ``.so``.
         hint: how to get it.
     """
 
     name: str
     module: str | None = None
     program: str | None = None
+    library: str | None = None
     hint: str = ""
 
     def met(self) -> bool:
         if self.module is not None:
             return importlib.util.find_spec(self.module) is not None
+        if self.library is not None:
+            return ctypes.util.find_library(self.library) is not None
         return self.program is not None and shutil.which(self.program) is not None
 
 
@@ -82,7 +90,7 @@ class Adapter:
     Attributes:
         alias: its name in a scenario.
         connector: class that the worker reports.
-        configure: subject -> ``kv_transfer_config``; texts in it may hold ``PROCESS`` and ``FOLDER``.
+        configure: subject -> ``kv_transfer_config``; texts in it may hold ``PROCESS``, ``FOLDER`` and ``PORT``.
         options: keys that a scenario may give beside ``connector``.
         restores: False for a connector that gives nothing back: its cells say what merely having one changes.
         bytes_moved: the connector's own byte counts; None where it has none, or where its worker half answers
@@ -94,6 +102,7 @@ class Adapter:
             they are no ValueError, or come late.
         survives_restart: whether a new process finds what an earlier one stored.
         partial_blocks: whether a block that is not full can come back.
+        env: environment variables of its legs.
         needs: what must be installed beside vLLM.
         server: name of the server that it talks to (``harness.servers``); None for none.
     """
@@ -109,6 +118,7 @@ class Adapter:
     refusals: tuple[str, ...] = ()
     survives_restart: bool = False
     partial_blocks: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[Need, ...] = ()
     server: str | None = None
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.connectors import FOLDER, PROCESS, Metric, adapter_of_class, filled
+from harness.connectors import FOLDER, PORT, PROCESS, Metric, adapter_of_class, filled
 from harness.engines import Answer, Counters, Placement
 from harness.records import DecodeSpec, Leg, Resolved, Step
 
@@ -24,6 +24,9 @@ PROBE = "harness.plugin.probe.Probe"
 
 #: Folder of the leg's own, which the runner makes and removes; stands for ``FOLDER`` in a connector's configuration.
 STORE_FOLDER = "KVPARITY_STORE"
+
+#: Port of the server that the connector talks to (``harness.servers``); stands for ``PORT`` there.
+SERVER_PORT = "KVPARITY_SERVER_PORT"
 
 #: Arguments that the harness sets beside the scenario's; a scenario may override each.
 DEFAULTS: dict[str, Any] = {
@@ -81,7 +84,11 @@ class VllmEngine:
         self._sampling = sampling
         arguments = {**DEFAULTS, **leg.engine}
         if leg.kv_transfer_config is not None:
-            words = {PROCESS: str(os.getpid()), FOLDER: os.environ.get(STORE_FOLDER, "")}
+            words = {
+                PROCESS: str(os.getpid()),
+                FOLDER: os.environ.get(STORE_FOLDER, ""),
+                PORT: os.environ.get(SERVER_PORT, ""),
+            }
             arguments["kv_transfer_config"] = filled(leg.kv_transfer_config, words)
         self._llm = llm(model=leg.model.path, worker_extension_cls=PROBE, disable_log_stats=False, **arguments)
         adapter = adapter_of_class((leg.kv_transfer_config or {}).get("kv_connector"))

@@ -20,7 +20,7 @@ def pins(name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [*FILES, "connectors.txt"])
 def test_every_line_is_an_exact_pin(name):
     wrong = [line for line in pins(name) if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!-]+", line)]
     assert pins(name) and wrong == []
@@ -59,6 +59,15 @@ def test_a_python_with_vllm_is_used_as_it_is(monkeypatch, capsys):
     assert bootstrap.main([]) == 0
     assert asked == ["--upgrade-strategy", "only-if-needed", "pytest-xdist==3.8.0"]
     assert capsys.readouterr().out.strip() == sys.executable
+
+
+def test_connectors_packages_come_without_what_they_would_pull_in(monkeypatch):
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(bootstrap, "pip", lambda python, *arguments: asked.append(arguments))
+    bootstrap.install_connectors(bootstrap.Path("python"))
+    assert asked == [("--no-deps", "-r", str(bootstrap.PINS / "connectors.txt"))]
+    other = {line.split("==")[0].lower() for name in FILES for line in pins(name)}
+    assert other.isdisjoint(line.split("==")[0].lower() for line in pins("connectors.txt"))
 
 
 def test_missing_torch_build_is_explained(monkeypatch, capsys):

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``lmcache_mp``, ``lmcache_v1``: LMCache beside the engine in a server of its own, and inside the engine's process.
+
+The second has no device connector for a CPU host. It says so in the log, "degraded mode (recompute)", and goes on:
+equal answers, no hit. Its cell must be vacuous.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.connectors.adapter import PORT, Adapter, Need
+from harness.records import SubjectSpec
+
+NEEDS = (Need(name="lmcache 0.5.6", module="lmcache", hint="Run `make connectors`."),)
+
+#: LMCache stores whole chunks, of 256 tokens where it is not told otherwise; the cells' prompts are shorter.
+CHUNK_TOKENS = 16
+
+
+def configure_mp(subject: SubjectSpec) -> dict[str, Any]:
+    """The connector with the port of the leg's own server."""
+    return {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": PORT, "lmcache.mp.mq_timeout": 60,
+        },
+    }
+
+
+def configure_v1(subject: SubjectSpec) -> dict[str, Any]:
+    """The connector with its own defaults."""
+    return {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+
+
+MP = Adapter(
+    alias="lmcache_mp",
+    connector="LMCacheMPConnector",
+    configure=configure_mp,
+    evidence="the scheduler's hits per request; KV digests over zeroed blocks",
+    drain="the engine core has to step until the server has answered; until then `reset_prefix_cache` is False",
+    survives_restart=True,
+    needs=NEEDS,
+    server="lmcache",
+)
+
+IN_PROCESS = Adapter(
+    alias="lmcache_v1",
+    connector="LMCacheConnectorV1",
+    configure=configure_v1,
+    env={"LMCACHE_CHUNK_SIZE": str(CHUNK_TOKENS), "LMCACHE_LOCAL_CPU": "True", "LMCACHE_MAX_LOCAL_CPU_SIZE": "0.25"},
+    evidence="none on a CPU host: it gives no hit, and its cell must be vacuous",
+    drain="inside the forward pass",
+    needs=NEEDS,
+)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that some connectors talk to, as fixtures of a run.
+
+Each is started at the first leg that needs it, on free loopback ports and in a folder of its own below the run folder,
+with its log in it. It is asked until it answers, leads a process group of its own, and that group is killed at the end
+of the leg or of the run. The kernel kills the server too when the process that started it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.connectors import adapter_of_class
+from harness.connectors.lmcache import CHUNK_TOKENS
+from harness.errors import HarnessError
+
+#: Seconds within which a server must answer after it was started.
+START_DEADLINE_S = 120.0
+
+#: How often a starting server is asked, seconds.
+ASK_S = 0.1
+
+#: Seconds that a server has to end by itself before its group is killed.
+END_S = 3.0
+
+_PR_SET_PDEATHSIG = 1
+
+
+class ServerError(HarnessError):
+    """A server could not be started, or did not live as long as the leg that needed it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSpec:
+    """How to run one kind of server.
+
+    Attributes:
+        name: as ``Adapter.server`` names it.
+        ports: names of the loopback ports that it needs.
+        command: (ports by name, folder) -> command line.
+        health: (ports) -> URL that answers with status 200 once the server serves.
+        env: (ports, folder) -> variables for the legs that use it; may write files into the folder.
+        shared: whether the legs of a run can share one server; otherwise each leg has one of its own.
+    """
+
+    name: str
+    ports: tuple[str, ...]
+    command: Callable[[Mapping[str, int], Path], list[str]]
+    health: Callable[[Mapping[str, int]], str]
+    env: Callable[[Mapping[str, int], Path], dict[str, str]]
+    shared: bool
+
+
+def _mooncake_command(ports: Mapping[str, int], folder: Path) -> list[str]:
+    return [
+        _beside("mooncake", "mooncake_master"),
+        f"--rpc_port={ports['rpc']}", "--rpc_address=127.0.0.1",
+        f"--metrics_port={ports['admin']}", "--metrics_host=127.0.0.1",
+        "--enable_http_metadata_server=true", "--http_metadata_server_host=127.0.0.1",
+        f"--http_metadata_server_port={ports['metadata']}",
+    ]
+
+
+def _mooncake_env(ports: Mapping[str, int], folder: Path) -> dict[str, str]:
+    """vLLM reads Mooncake's settings from a file (vllm/distributed/mooncake_store.py: MooncakeStoreConfig)."""
+    path = folder / "mooncake.json"
+    path.write_text(json.dumps({
+        "metadata_server": f"http://127.0.0.1:{ports['metadata']}/metadata",
+        "master_server_address": f"127.0.0.1:{ports['rpc']}",
+        "protocol": "tcp",
+        "device_name": "",
+        "global_segment_size": 128 * 2**20,
+        "local_buffer_size": 64 * 2**20,
+    }))
+    return {
+        "MOONCAKE_CONFIG_PATH": str(path),
+        "MC_TCP_BIND_ADDRESS": "127.0.0.1",
+        "VLLM_HOST_IP": "127.0.0.1",
+    }
+
+
+def _lmcache_command(ports: Mapping[str, int], folder: Path) -> list[str]:
+    return [
+        sys.executable, "-c", "from lmcache.cli.main import main; main()", "server",
+        "--host", "127.0.0.1", "--port", str(ports["queue"]),
+        "--http-host", "127.0.0.1", "--http-port", str(ports["http"]),
+        # Without it the client waits in its init for a device that a CPU host does not have.
+        "--supported-transfer-mode", "auto",
+        "--l1-size-gb", "1", "--eviction-policy", "LRU", "--max-workers", "1",
+        "--chunk-size", str(CHUNK_TOKENS), "--disable-observability",
+    ]
+
+
+SERVERS: Mapping[str, ServerSpec] = {
+    spec.name: spec
+    for spec in (
+        ServerSpec(
+            name="mooncake",
+            ports=("rpc", "admin", "metadata"),
+            command=_mooncake_command,
+            health=lambda ports: f"http://127.0.0.1:{ports['admin']}/health",
+            env=_mooncake_env,
+            shared=True,
+        ),
+        ServerSpec(
+            name="lmcache",
+            ports=("queue", "http"),
+            command=_lmcache_command,
+            health=lambda ports: f"http://127.0.0.1:{ports['http']}/healthcheck",
+            env=lambda ports, folder: {"KVPARITY_SERVER_PORT": str(ports["queue"])},
+            # Its keys hold the model and nothing of the leg, so one leg would find what another stored.
+            shared=False,
+        ),
+    )
+}
+
+
+def needed_by(config: Any) -> tuple[str, ...]:
+    """Names of the servers that a ``kv_transfer_config`` needs, those of a MultiConnector's children included."""
+    found: dict[str, None] = {}
+    if isinstance(config, Mapping):
+        adapter = adapter_of_class(config.get("kv_connector"))
+        if adapter is not None and adapter.server is not None:
+            found[adapter.server] = None
+        for value in config.values():
+            found.update(dict.fromkeys(needed_by(value)))
+    elif isinstance(config, list | tuple):
+        for value in config:
+            found.update(dict.fromkeys(needed_by(value)))
+    return tuple(found)
+
+
+class Server:
+    """One running server.
+
+    Raises:
+        ServerError: it could not be started, ended at once, or did not answer within the deadline.
+    """
+
+    def __init__(self, spec: ServerSpec, folder: Path, deadline_s: float = START_DEADLINE_S) -> None:
+        self.name = spec.name
+        self._log = folder / "log"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        ports = free_ports(spec.ports)
+        try:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    spec.command(ports, folder.resolve()), cwd=folder, stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+                )
+        except OSError as error:
+            raise ServerError(f"server {self.name} could not be started: {error}") from error
+        self.env = spec.env(ports, folder.resolve())
+        try:
+            self._wait(spec.health(ports), deadline_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait(self, url: str, deadline_s: float) -> None:
+        until = time.monotonic() + deadline_s
+        while not _answers(url):
+            self.check("before it answered")
+            if time.monotonic() > until:
+                raise ServerError(f"server {self.name} did not answer within {deadline_s:g} s; its log is {self._log}")
+            time.sleep(ASK_S)
+
+    def check(self, when: str) -> None:
+        """
+        Raises:
+            ServerError: the server has ended.
+        """
+        code = self._process.poll()
+        if code is not None:
+            how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            raise ServerError(f"server {self.name} {how} {when}; its log is {self._log}")
+
+    def stop(self) -> None:
+        """End the server and whatever it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class Servers:
+    """The servers of one run, as far as this process started them.
+
+    Args:
+        folder: where each server gets a folder of its own.
+        specs: name -> how to run it.
+    """
+
+    def __init__(self, folder: Path, specs: Mapping[str, ServerSpec] = SERVERS) -> None:
+        self._folder = folder
+        self._specs = specs
+        self._shared: dict[str, Server] = {}
+        self._count = 0
+
+    @contextlib.contextmanager
+    def serving(self, config: Any) -> Iterator[dict[str, str]]:
+        """The servers that ``config`` needs, up while the context lasts; yields variables for the leg.
+
+        Raises:
+            ServerError: a server did not come up, or did not live until the end of the context.
+        """
+        with contextlib.ExitStack() as stack:
+            servers = [self._one(self._specs[name], stack) for name in needed_by(config)]
+            yield {name: value for server in servers for name, value in server.env.items()}
+            for server in servers:
+                server.check("while the leg ran")
+
+    def _one(self, spec: ServerSpec, stack: contextlib.ExitStack) -> Server:
+        known = self._shared.get(spec.name)
+        if known is not None:
+            try:
+                known.check("between two legs")
+                return known
+            except ServerError:
+                # The next leg is not to blame for what happened before it.
+                self._shared.pop(spec.name).stop()
+        self._count += 1
+        server = Server(spec, self._folder / f"{spec.name}-{os.getpid()}-{self._count}")
+        if spec.shared:
+            self._shared[spec.name] = server
+        else:
+            stack.callback(server.stop)
+        return server
+
+    def close(self) -> None:
+        """Stop what is still up."""
+        while self._shared:
+            self._shared.popitem()[1].stop()
+
+
+def free_ports(names: tuple[str, ...]) -> dict[str, int]:
+    """Name -> a loopback port that was free a moment ago, all different."""
+    with contextlib.ExitStack() as stack:
+        ports = {}
+        for name in names:
+            held = stack.enter_context(socket.socket())
+            held.bind(("127.0.0.1", 0))
+            ports[name] = held.getsockname()[1]
+        return ports
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2.0) as answer:
+            return answer.status == 200
+    except (OSError, urllib.error.URLError, ValueError):
+        return False
+
+
+def _beside(module: str, program: str) -> str:
+    """A program that a package carries, by its path; its bare name when the package is not here."""
+    spec = importlib.util.find_spec(module)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return str(Path(folders[0]) / program) if folders else program
+
+
+def _die_with_parent() -> None:
+    # Linux only; elsewhere a killed run leaves its servers to the caller.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

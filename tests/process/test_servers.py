@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers as fixtures: started, asked, shared, stopped with all they started; and what a leg says of one that fails."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from harness.connectors import ADAPTERS
+from harness.records import SubjectSpec
+from harness.servers import SERVERS, Server, ServerError, Servers, ServerSpec, free_ports, needed_by
+
+#: Answers 200 on every path, after it started a grandchild whose number it writes down.
+GOOD = """
+import http.server, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+open("grandchild", "w").write(str(child.pid))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *a): pass
+print("serving", flush=True)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+DEAF = "import signal; print('deaf', flush=True); signal.pause()"
+DEAD = "import sys; print('no such segment', flush=True); sys.exit(3)"
+
+CONFIG = {"kv_connector": "MooncakeStoreConnector"}
+
+
+def spec(source: str, **changes) -> ServerSpec:
+    made = ServerSpec(
+        name="mooncake",
+        ports=("http",),
+        command=lambda ports, folder: [sys.executable, "-c", source, str(ports["http"])],
+        health=lambda ports: f"http://127.0.0.1:{ports['http']}/",
+        env=lambda ports, folder: {"ADDRESS": str(ports["http"]), "FOLDER": str(folder)},
+        shared=True,
+    )
+    return replace(made, **changes)
+
+
+@pytest.fixture
+def servers(tmp_path):
+    made = []
+
+    def make(source: str, **changes) -> Servers:
+        made.append(Servers(tmp_path / "servers", {"mooncake": spec(source, **changes)}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_legs_share_a_server_and_the_end_of_the_run_ends_all_it_started(servers, tmp_path):
+    run = servers(GOOD)
+    with run.serving(CONFIG) as first:
+        pass
+    with run.serving(CONFIG) as second:
+        assert second == first
+    (folder,) = (tmp_path / "servers").iterdir()
+    assert first["FOLDER"] == str(folder)
+    assert (folder / "log").read_text() == "serving\n"
+    grandchild = int((folder / "grandchild").read_text())
+    assert alive(grandchild)
+    run.close()
+    psutil.wait_procs([psutil.Process(grandchild)] if psutil.pid_exists(grandchild) else [], timeout=10)
+    assert not alive(grandchild)
+
+
+def test_a_server_that_cannot_be_shared_lives_for_one_leg(servers):
+    run = servers(GOOD, shared=False)
+    with run.serving(CONFIG) as first:
+        pass
+    with run.serving(CONFIG) as second:
+        assert second["FOLDER"] != first["FOLDER"]
+
+
+def test_what_needs_no_server_starts_none(servers, tmp_path):
+    with servers(GOOD).serving({"kv_connector": "ExampleConnector"}) as environment:
+        assert environment == {}
+    assert not (tmp_path / "servers").exists()
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    (DEAD, "server mooncake ended with exit code 3 before it answered; its log is "),
+    (DEAF, "server mooncake did not answer within 0.5 s; its log is "),
+])
+def test_a_server_that_never_serves_is_named_within_its_deadline(tmp_path, source, words):
+    with pytest.raises(ServerError) as caught:
+        Server(spec(source), tmp_path / "s", deadline_s=0.5 if source is DEAF else 60.0)
+    assert str(caught.value).startswith(words)
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ServerError, match="server mooncake could not be started: .*no-such-program"):
+        Server(spec("", command=lambda ports, folder: ["no-such-program"]), tmp_path / "s")
+
+
+def test_a_server_that_dies_while_the_leg_runs_is_the_legs_and_not_the_next_ones(servers):
+    run = servers(GOOD)
+    words = "server mooncake died of SIGKILL while the leg ran"
+    with pytest.raises(ServerError, match=words), run.serving(CONFIG) as first:
+        (process,) = [one for one in psutil.Process().children() if first["ADDRESS"] in one.cmdline()]
+        process.kill()
+        # Its end is waited for and left to be collected by the one who started it.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    with run.serving(CONFIG) as second:
+        assert second["FOLDER"] != first["FOLDER"]
+
+
+def test_a_legs_own_exception_is_not_taken_for_the_servers(servers):
+    with pytest.raises(KeyError), servers(GOOD).serving(CONFIG):
+        raise KeyError("leg")
+
+
+def test_every_adapters_server_can_be_run_and_children_count():
+    wanted = {adapter.server for adapter in ADAPTERS.values() if adapter.server}
+    assert wanted == set(SERVERS)
+    child = ADAPTERS["mooncake_store"].configure(SubjectSpec(connector="mooncake_store"))
+    multi = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [child, child]}}
+    assert needed_by(multi) == ("mooncake",)
+    assert needed_by(None) == ()
+
+
+def test_commands_bind_to_loopback_alone(tmp_path):
+    for server in SERVERS.values():
+        ports = free_ports(server.ports)
+        assert len(set(ports.values())) == len(ports)
+        words = " ".join(server.command(ports, tmp_path))
+        assert "127.0.0.1" in words and "0.0.0.0" not in words
+        assert all(str(port) in words for port in ports.values())
