@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import replace
 
 import psutil
 import pytest
 
+from harness.archive import RunFolder
 from harness.connectors import ADAPTERS
-from harness.records import SubjectSpec
+from harness.records import Ending, Phase, SubjectSpec
+from harness.runner import Runner
 from harness.servers import SERVERS, Server, ServerError, Servers, ServerSpec, free_ports, needed_by
 
 #: Answers 200 on every path, after it started a grandchild whose number it writes down.
@@ -61,6 +64,14 @@ def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
+def ends(pid: int) -> bool:
+    """Whether a process that was killed is gone; the kernel may need a moment."""
+    until = time.monotonic() + 20
+    while alive(pid) and time.monotonic() < until:
+        os.sched_yield()
+    return not alive(pid)
+
+
 def test_legs_share_a_server_and_the_end_of_the_run_ends_all_it_started(servers, tmp_path):
     run = servers(GOOD)
     with run.serving(CONFIG) as first:
@@ -73,8 +84,7 @@ def test_legs_share_a_server_and_the_end_of_the_run_ends_all_it_started(servers,
     grandchild = int((folder / "grandchild").read_text())
     assert alive(grandchild)
     run.close()
-    psutil.wait_procs([psutil.Process(grandchild)] if psutil.pid_exists(grandchild) else [], timeout=10)
-    assert not alive(grandchild)
+    assert ends(grandchild)
 
 
 def test_a_server_that_cannot_be_shared_lives_for_one_leg(servers):
@@ -139,3 +149,41 @@ def test_commands_bind_to_loopback_alone(tmp_path):
         words = " ".join(server.command(ports, tmp_path))
         assert "127.0.0.1" in words and "0.0.0.0" not in words
         assert all(str(port) in words for port in ports.values())
+
+
+# --- a leg and its server ---------------------------------------------------------------------------------------
+
+
+def run_leg(tmp_path, leg, source: str):
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare()
+    runner = Runner(folder)
+    runner._servers = Servers(folder.path / "servers", {"mooncake": spec(source)})
+    try:
+        return runner.ensure(leg), folder
+    finally:
+        runner.close()
+
+
+def test_a_leg_whose_server_does_not_come_up_has_crashed_in_the_servers_words(tmp_path, make_leg):
+    observation, folder = run_leg(tmp_path, make_leg(kv_transfer_config=CONFIG), DEAD)
+    assert (observation.ending, observation.failure.stage) == (Ending.CRASHED, "server")
+    assert observation.failure.message.startswith("server mooncake ended with exit code 3 before it answered")
+    assert folder.read_observation("ab" * 8) == observation
+
+
+def test_a_leg_that_outlives_its_server_has_crashed_whatever_it_answered(tmp_path, make_leg):
+    """It answers one request, the question whether it serves, and ends."""
+    once = GOOD.replace("serve_forever()", "handle_request(); child.kill()")
+    observation, _ = run_leg(tmp_path, make_leg(kv_transfer_config=CONFIG), once)
+    assert (observation.ending, observation.failure.kind) == (Ending.CRASHED, "ServerError")
+    assert observation.failure.message.startswith("server mooncake ended with exit code 0 while the leg ran")
+    # What the leg saw is kept: without a server it may well have answered everything, by recomputing.
+    assert [record.phase for record in observation.phases][-1] is Phase.RESTORE_AGAIN
+
+
+def test_a_served_leg_runs_as_any_other_and_its_server_is_gone_afterwards(tmp_path, make_leg):
+    observation, folder = run_leg(tmp_path, make_leg(kv_transfer_config=CONFIG), GOOD)
+    assert observation.ending is Ending.OK
+    (made,) = (folder.path / "servers").iterdir()
+    assert ends(int((made / "grandchild").read_text()))
