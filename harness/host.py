@@ -141,6 +141,6 @@ def source_digest() -> str:
 
 def ignored_variables() -> list[str]:
     """Variables of the caller's shell that look like vLLM's and are kept away from the legs."""
-    from harness.runner import LET_THROUGH
+    from harness.child_env import LET_THROUGH
 
     return sorted(name for name in os.environ if name.startswith(("VLLM_", "AITER_")) and name not in LET_THROUGH)

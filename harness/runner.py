@@ -23,6 +23,7 @@ import psutil
 
 from harness import wire
 from harness.archive import RunFolder
+from harness.child_env import child_environment
 from harness.device import Lease, lease
 from harness.errors import WireError
 from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation
@@ -42,17 +43,6 @@ STACKS_S = 5.0
 
 #: A log is read from its end only; a leg may write a hundred megabytes.
 LOG_TAIL_LINES, LOG_TAIL_BYTES = 40, 64 * 1024
-
-#: Variables of the caller's shell that are let through although they begin like vLLM's; every other VLLM_* and AITER
-#: variable comes from the scenario alone, so that a forgotten export cannot change what a cell means.
-LET_THROUGH = frozenset({
-    "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_ASSETS_CACHE", "VLLM_TARGET_DEVICE", "VLLM_LOGGING_LEVEL",
-    "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH",
-})
-STRIPPED_PREFIXES = (
-    "VLLM_", "AITER_", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_STORE", "KVPARITY_SERVER", "KVPARITY_UMBP",
-    "OMP_", "KMP_", "MKL_", "PYTEST_", "COV_", "MOONCAKE_", "MC_", "LMCACHE_",
-)
 
 
 class Runner:
@@ -115,18 +105,17 @@ class Runner:
     def _run_served(self, leg: Leg, device: Lease) -> Observation:
         """Run the leg with the servers that its connector needs; one that fails is the leg's crash, in its words."""
         config = None if leg.engine_name == "unavailable" else leg.kv_transfer_config
-        observation = None
+        # What a leg leaves whose server never came up.
+        observation = Observation(
+            schema=SCHEMA_VERSION, leg=leg.digest, ending=Ending.CRASHED, resolved=None, phases=(), failure=None,
+            environment={}, seconds={}, peak_bytes=0,
+        )
         try:
             with self._servers.serving(config) as environment:
                 observation = self._run(leg, device, environment)
         except ServerError as error:
             failure = Failure(stage="server", kind="ServerError", message=str(error))
-            if observation is not None:
-                return replace(observation, ending=Ending.CRASHED, failure=failure)
-            return Observation(
-                schema=SCHEMA_VERSION, leg=leg.digest, ending=Ending.CRASHED, resolved=None, phases=(),
-                failure=failure, environment={}, seconds={}, peak_bytes=0,
-            )
+            return replace(observation, ending=Ending.CRASHED, failure=failure)
         return observation
 
     def _run(self, leg: Leg, device: Lease, served: Mapping[str, str]) -> Observation:
@@ -177,16 +166,6 @@ def _spawn(
         start_new_session=True,
         env=dict(environment),
     )
-
-
-def child_environment(leg: Leg, device: Lease, outside: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a leg's child: the caller's without what could change an answer, then the leg's."""
-    kept = {
-        name: value
-        for name, value in outside.items()
-        if name in LET_THROUGH or not name.startswith(STRIPPED_PREFIXES)
-    }
-    return {**kept, **device.environment, **leg.env}
 
 
 #: A leg's process, however it was started.

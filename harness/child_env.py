@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environment in which a leg's child runs: the caller's, without what could change an answer, then the leg's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.device import Lease
+from harness.records import Leg
+
+#: Variables of the caller's shell that are let through although they begin like vLLM's; every other VLLM_* and AITER
+#: variable comes from the scenario alone, so that a forgotten export cannot change what a cell means.
+LET_THROUGH = frozenset({
+    "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_ASSETS_CACHE", "VLLM_TARGET_DEVICE", "VLLM_LOGGING_LEVEL",
+    "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH",
+})
+STRIPPED_PREFIXES = (
+    "VLLM_", "AITER_", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_STORE", "KVPARITY_SERVER", "KVPARITY_UMBP",
+    "OMP_", "KMP_", "MKL_", "PYTEST_", "COV_", "MOONCAKE_", "MC_", "LMCACHE_",
+)
+
+
+def child_environment(leg: Leg, device: Lease, outside: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a leg's child: the caller's without what could change an answer, then the leg's."""
+    kept = {
+        name: value
+        for name, value in outside.items()
+        if name in LET_THROUGH or not name.startswith(STRIPPED_PREFIXES)
+    }
+    return {**kept, **device.environment, **leg.env}
