@@ -60,6 +60,12 @@ accept: ## Make RUN=folder the run that later ones are compared with; refuses on
 	@if [ -z '$(RUN)' ]; then echo "accept: give RUN=, a run folder; results/latest is the newest" >&2; exit 4; fi
 	@python="$(python)" && exec "$$python" -m harness accept '$(RUN)'
 
+.PHONY: nightly
+nightly: ## Matrix (K, SCENARIOS), controls (FAULTS) and what changed since the last good run (GOOD); its code: results/nightly/exit
+	@rm -f results/nightly/exit; python="$(python)" && exec "$$python" -m harness nightly $(if $(GOOD),--good '$(GOOD)') \
+	  $(if $(FAULTS),--faults '$(FAULTS)') $(if $(N),--workers $(N)) $(if $(MODEL),--model '$(MODEL)') $(if $(K),-k '$(K)') \
+	  $(SCENARIOS) $(if $(ARGS),-- $(ARGS))
+
 .PHONY: ab
 ab: ## The same cells against two versions of UMBP's source: BASE=overlay CAND=overlay
 	@if [ -z '$(BASE)' ] || [ -z '$(CAND)' ]; then \

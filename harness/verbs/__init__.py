@@ -5,7 +5,21 @@ A verb's module has ``add(verbs)``, which adds its parser and sets ``verb`` to t
 takes the parsed options and gives the exit code. What is dear to import is imported in that function.
 """
 
-from harness.verbs import ab, accept, bench, check, compare, controls, doctor, history, matrix, merge, plan, report
+from harness.verbs import (
+    ab,
+    accept,
+    bench,
+    check,
+    compare,
+    controls,
+    doctor,
+    history,
+    matrix,
+    merge,
+    nightly,
+    plan,
+    report,
+)
 
 #: As ``--help`` lists them.
-VERBS = (matrix, merge, plan, report, check, compare, accept, history, controls, ab, doctor, bench)
+VERBS = (matrix, plan, report, check, compare, history, accept, merge, nightly, controls, ab, doctor, bench)
