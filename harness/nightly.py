@@ -3,8 +3,8 @@
 
 Everything goes through ``python -m harness`` in processes of its own, so a night's steps are those of any other day.
 The run lies in ``<folder>/<UTC>/`` with ``changes.md`` and ``summary.md`` beside its own files; ``<folder>/summary.md``
-and ``<folder>/exit`` are the newest night's, for the CI system: make ends with 2 whatever a recipe ends with, so the code
-is read from that file.
+and ``<folder>/exit`` are the newest night's, for the CI system: make ends with 2 whatever a recipe ends with, so the
+code is read from that file.
 """
 
 from __future__ import annotations
