@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.plan import make_plan, select
-from harness.records import Outcome, Reference, Role
+from harness.records import Outcome, Phase, Reference, Role
 from harness.scenario import read_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -137,3 +137,19 @@ def test_select_keeps_the_needed_legs_only(plan_of, matrix):
     chosen = select(plan, ["matrix::LHBNC-REFERENCE-bi0", "matrix::BHLNC-REFERENCE-bi1", "matrix::nothing"])
     assert [cell.id for cell in chosen.cells] == ["LHBNC-REFERENCE-bi0", "BHLNC-REFERENCE-bi1"]
     assert {leg.digest for leg in chosen.legs} == {leg for cell in chosen.cells for leg in (cell.oracle, cell.subject)}
+
+
+def test_the_load_axis_decides_whose_blocks_equal_prompts_find(model, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "name: x\nmodel: tiny\nsubject: embedded\naxes:\n  layout: [LBHNC]\n  backend: [REFERENCE]\n"
+        "  batch_invariant: [true]\n  prompt_set: [same_four]\n  load: [sync, async]\n"
+        "prompts: {prefix_tokens: 64}\ndecode: {max_tokens: 18}\nevidence: {digests: false}\n"
+    )
+    plan = make_plan([read_scenario(path)], platform="cpu", find_model=lambda name: model, identity={})
+    restores = [cell.hits_of(Role.SUBJECT, Phase.RESTORE) for cell in plan.cells]
+    assert [one.external for one in restores] == [(64, 0, 0, 0), (64, 64, 64, 64)]
+    assert [one.local for one in restores] == [(0, 64, 64, 64), (0, 0, 0, 0)]
+    assert [(cell.expected_external_tokens, cell.expected_blocks) for cell in plan.cells] == [(64, 16), (256, 16)]
+    assert {leg.digests for leg in plan.legs} == {False}
+    assert {leg.prompts.set for leg in plan.legs} == {"same_four"}

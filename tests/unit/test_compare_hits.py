@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evidence of prompt sets: hits by source, by prompt and by phase; preemption and chunks; both restores; no digests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.compare import judge
+from harness.records import Certainty, Edge, Finding, FindingKind, Outcome, Phase, Role, Verdict
+from tests.unit.handmade import (
+    BLOCK,
+    HIT,
+    PROMPTS,
+    RESTORED,
+    Case,
+    clean,
+    digest_block,
+    edit,
+    edit_prompt,
+    make_hits,
+)
+
+ORACLE, SUBJECT = Role.ORACLE, Role.SUBJECT
+RECOMPUTES = (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN)
+
+
+def verdict_of(case: Case) -> Verdict:
+    return judge(case.cell, case.legs, case.oracle, case.subject)
+
+
+def findings(case: Case) -> list[tuple[FindingKind, str]]:
+    return [(one.kind, one.place) for one in verdict_of(case).findings]
+
+
+def only(case: Case) -> Finding:
+    (finding,) = verdict_of(case).findings
+    return finding
+
+
+def expecting(case: Case, role: Role, phases: tuple[Phase, ...], **changes) -> Case:
+    """The case with other hits expected of some phases."""
+    hits = tuple(replace(one, **changes) if one.role is role and one.phase in phases else one for one in case.cell.hits)
+    return replace(case, cell=replace(case.cell, hits=hits))
+
+
+def local_then_external() -> Case:
+    """Prompt 0 has one block local and one external in a restore, prompt 1 both external; and so it was."""
+    case = expecting(clean(), SUBJECT, RESTORED, local=(BLOCK, 0), external=(BLOCK, HIT))
+    case = edit(case, SUBJECT, RESTORED, local_tokens=BLOCK, external_tokens=BLOCK + HIT, delivered_tokens=BLOCK + HIT)
+    case = edit_prompt(case, SUBJECT, RESTORED, 0, local_tokens=BLOCK, external_tokens=BLOCK)
+    return edit_prompt(case, SUBJECT, RESTORED, 1, local_tokens=0, external_tokens=HIT)
+
+
+def test_local_and_external_parts_of_a_restore_are_counted_apart():
+    case = local_then_external()
+    assert verdict_of(case).findings == ()
+    assert verdict_of(case).compared.blocks == PROMPTS * HIT // BLOCK
+    swapped = edit_prompt(case, SUBJECT, Phase.RESTORE, 0, local_tokens=0, external_tokens=HIT)
+    swapped = edit_prompt(swapped, SUBJECT, Phase.RESTORE, 1, local_tokens=BLOCK, external_tokens=BLOCK)
+    assert findings(swapped) == [
+        (FindingKind.EXTERNAL_HITS, "subject restore, prompt 0"),
+        (FindingKind.EXTERNAL_HITS, "subject restore, prompt 1"),
+    ]
+    assert verdict_of(swapped).findings[0].message == (
+        "subject restore, prompt 0: 0 local and 8 external hit tokens, 4 local and 4 external expected"
+    )
+
+
+def test_a_restore_without_its_local_part_is_vacuous():
+    case = edit(local_then_external(), SUBJECT, RESTORED, local_tokens=0, external_tokens=2 * HIT, delivered_tokens=16)
+    assert {kind for kind, _ in findings(case)} == {FindingKind.EXTERNAL_HITS, FindingKind.LOCAL_HITS}
+    assert verdict_of(case).outcome is Outcome.VACUOUS
+
+
+def test_blocks_of_the_local_part_may_be_where_they_were():
+    case = edit_prompt(local_then_external(), SUBJECT, Phase.RESTORE, 0, blocks=(0, 5))
+    assert verdict_of(case).findings == ()
+    assert only(edit_prompt(case, SUBJECT, Phase.RESTORE, 0, blocks=(4, 1))).kind is FindingKind.SAME_BLOCKS
+
+
+def test_a_cold_pass_may_hit_what_it_left_itself_and_nothing_else():
+    case = expecting(clean(), SUBJECT, (Phase.POPULATE,), local=(0, HIT))
+    assert only(case).message == (
+        "subject populate must hit 8 local, 0 external tokens of its own prompts, it had 0 local and 0 external hit"
+        " tokens"
+    )
+    hit = edit(case, SUBJECT, Phase.POPULATE, local_tokens=HIT)
+    hit = edit_prompt(hit, SUBJECT, Phase.POPULATE, 1, cached_tokens=HIT)
+    assert verdict_of(hit).findings == ()
+    other = edit_prompt(hit, SUBJECT, Phase.POPULATE, 1, cached_tokens=0)
+    assert only(edit_prompt(other, SUBJECT, Phase.POPULATE, 0, cached_tokens=HIT)).kind is FindingKind.POPULATE_NOT_COLD
+
+
+def small_pool() -> Case:
+    """Every pass preempts; the local hits are what was left, the rest from the store."""
+    case = expecting(clean(edge=Edge.PREEMPTION), SUBJECT, (Phase.LOCAL_HIT,), certain=Certainty.SUM)
+    case = expecting(case, ORACLE, (Phase.LOCAL_HIT,), certain=Certainty.LIMIT)
+    case = edit(case, ORACLE, RECOMPUTES, preemptions=2)
+    return edit(case, SUBJECT, (Phase.POPULATE, *RESTORED), preemptions=1)
+
+
+def test_what_is_checked_in_a_small_pool():
+    case = small_pool()
+    assert verdict_of(case).findings == ()
+    assert verdict_of(edit(case, SUBJECT, Phase.LOCAL_HIT, local_tokens=4, external_tokens=12)).findings == ()
+    short = edit(case, SUBJECT, Phase.LOCAL_HIT, local_tokens=4, external_tokens=8)
+    assert only(short).message == "subject local_hit: 12 local and external hit tokens, exactly 16 expected"
+    evicted = edit(case, ORACLE, Phase.LOCAL_HIT, local_tokens=8)
+    evicted = edit_prompt(evicted, ORACLE, Phase.LOCAL_HIT, 0, cached_tokens=0)
+    assert verdict_of(evicted).findings == ()
+    beyond = edit_prompt(evicted, ORACLE, Phase.LOCAL_HIT, 0, cached_tokens=HIT + 1)
+    assert only(beyond).message == "oracle local_hit: the prompts had 9, 8 cached tokens, at most 8, 8 expected"
+
+
+def test_a_small_pool_forgives_no_restore_that_is_not_exact():
+    case = edit(small_pool(), SUBJECT, Phase.RESTORE, external_tokens=12, delivered_tokens=12)
+    assert only(case).kind is FindingKind.EXTERNAL_HITS
+
+
+def test_a_preempted_request_is_loaded_again_into_whatever_blocks_there_are():
+    case = edit(small_pool(), SUBJECT, RESTORED, delivered_tokens=40)
+    assert verdict_of(edit_prompt(case, SUBJECT, Phase.RESTORE, 0, blocks=(0, 1))).findings == ()
+    less = edit(case, SUBJECT, Phase.RESTORE, delivered_tokens=15)
+    assert only(less).kind is FindingKind.NOTHING_DELIVERED
+
+
+def test_a_small_pool_keeps_at_least_one_digest():
+    case = edit_prompt(small_pool(), SUBJECT, RESTORED, 0, kv=(None, None))
+    assert verdict_of(case).findings == ()
+    assert only(edit_prompt(case, SUBJECT, RESTORED, 1, kv=(None, None))).kind is FindingKind.DIGESTS_MISSING
+
+
+@pytest.mark.parametrize("preemptions", [0, None])
+def test_a_pass_that_preempted_nobody_is_vacuous(preemptions):
+    case = edit(small_pool(), SUBJECT, Phase.RESTORE, preemptions=preemptions)
+    assert (only(case).kind, only(case).place) == (FindingKind.EDGE_NOT_REACHED, "subject restore")
+
+
+@pytest.mark.parametrize(("steps", "reached"), [(3, True), (2, True), (1, False), (None, False)])
+def test_a_prompt_that_was_computed_in_one_step_was_not_chunked(steps, reached):
+    case = clean(edge=Edge.CHUNKS)
+    for role, phases in ((ORACLE, RECOMPUTES), (SUBJECT, (Phase.POPULATE,))):
+        for index in range(PROMPTS):
+            case = edit_prompt(case, role, phases, index, prefill_steps=3)
+    case = edit_prompt(case, SUBJECT, Phase.POPULATE, 1, prefill_steps=steps)
+    found = [] if reached else [(FindingKind.EDGE_NOT_REACHED, "subject populate")]
+    assert findings(case) == found
+
+
+def test_prompts_that_are_too_short_say_so_and_nothing_else():
+    case = clean(hits=make_hits(0))
+    for role, phases in ((ORACLE, (Phase.LOCAL_HIT,)), (SUBJECT, (Phase.LOCAL_HIT, *RESTORED))):
+        case = edit(case, role, phases, local_tokens=0, external_tokens=0)
+        for index in range(PROMPTS):
+            case = edit_prompt(case, role, phases, index, cached_tokens=0)
+    case = edit(case, SUBJECT, RESTORED, delivered_tokens=0, loaded_bytes=0)
+    assert only(case).kind is FindingKind.NOTHING_COMPARED
+    assert verdict_of(case).verdict is Outcome.VACUOUS
+    assert verdict_of(case).compared.blocks == 0
+
+
+# --- digests ----------------------------------------------------------------------------------------------------
+
+DAMAGED = (digest_block(1, 0), digest_block(1, 1, ((1, 0, 0),)))
+
+
+def test_damage_that_only_the_second_restore_has():
+    found = only(edit_prompt(clean(), SUBJECT, Phase.RESTORE_AGAIN, 1, kv=DAMAGED))
+    assert found.message == (
+        "KV restored again is not that of oracle recompute: layer 1, head slot 0, K only, block 1 of prompt 1"
+    )
+    assert (found.kind, found.right) == (FindingKind.KV_DIGESTS, "subject restore_again")
+
+
+def test_damage_of_both_restores_is_told_once():
+    found = only(edit_prompt(clean(), SUBJECT, RESTORED, 1, kv=DAMAGED))
+    assert found.place == "subject restore"
+
+
+def test_a_block_that_only_the_second_restore_lacks_is_missed():
+    found = only(edit_prompt(clean(), SUBJECT, Phase.RESTORE_AGAIN, 1, kv=(None, None)))
+    assert (found.kind, found.place) == (FindingKind.DIGESTS_MISSING, "subject restore_again")
+
+
+def test_without_batch_invariance_both_are_held_against_what_was_stored():
+    case = clean(batch_invariant=False)
+    case = replace(case, legs={name: replace(leg, batch_invariant=False) for name, leg in case.legs.items()})
+    for role in Role:
+        side = getattr(case, role.value)
+        side = replace(side, resolved=replace(side.resolved, batch_invariant=False))
+        case = replace(case, **{role.value: side})
+    # Rounding: the oracle's recompute has other bits, and nobody minds.
+    rounded = edit_prompt(case, ORACLE, Phase.RECOMPUTE, 1, kv=DAMAGED)
+    assert verdict_of(rounded).findings == ()
+    stored = edit_prompt(case, SUBJECT, Phase.POPULATE, 1, kv=DAMAGED)
+    assert only(stored).message.startswith("restored KV is not that of subject populate: layer 1")
+
+
+def test_without_digests_a_cell_passes_on_values_and_compares_no_block():
+    case = clean()
+    legs = {name: replace(leg, digests=False) for name, leg in case.legs.items()}
+    for role, phases in ((ORACLE, (Phase.RECOMPUTE,)), (SUBJECT, (Phase.POPULATE, *RESTORED))):
+        for index in range(PROMPTS):
+            case = edit_prompt(case, role, phases, index, kv=(None, None))
+    assert only(case).kind is FindingKind.DIGESTS_MISSING
+    off = replace(case, legs=legs)
+    assert (verdict_of(off).outcome, verdict_of(off).compared.blocks) == (Outcome.PASS, 0)
