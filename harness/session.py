@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import host, wire
+from harness import host
 from harness.archive import RunFolder
 from harness.compare import judge
 from harness.errors import UsageError
@@ -161,19 +161,12 @@ def join_run(folder: RunFolder) -> Run:
 
 def write_results(run: Run, view: RunView, facts: Mapping[str, object]) -> None:
     """``plan.json`` (the cells that were run), ``env.json``, ``verdicts.jsonl``, the frames and both reports."""
-    from harness.frame import to_frame, to_steps
-    from harness.frame.files import CELLS, STEPS, write_frame
-    from harness.report.html import render_html
-    from harness.report.markdown import render_markdown
+    from harness.report.files import write_reports
 
     run.folder.write_plan(view.plan)
     run.folder.write_environment(facts)
     run.folder.write_verdicts(view.verdicts)
-    frame = to_frame(view.plan, view.verdicts, view.observations, platform=view.platform)
-    write_frame(frame, run.folder.path / CELLS)
-    write_frame(to_steps(view.plan, view.observations), run.folder.path / STEPS)
-    wire.write_text(run.folder.path / "report.md", render_markdown(view))
-    wire.write_text(run.folder.path / "report.html", render_html(view))
+    write_reports(view, run.folder.path)
 
 
 def leg_names(plan: Plan) -> dict[str, str]:

@@ -16,7 +16,7 @@ def to_frame(
 ) -> pd.DataFrame:
     """One row per verdict, in the plan's order; a cell without a verdict has no row.
 
-    Unknown values are missing (``pd.NA``), never zero; ``harness.row`` names the columns.
+    Unknown values are missing (``pd.NA``), never zero; ``harness.LoadedRun`` describes the columns.
     """
     judged = {(verdict.scenario, verdict.cell): verdict for verdict in verdicts}
     legs = {leg.digest: leg for leg in plan.legs}

@@ -47,7 +47,7 @@ def test_a_row_has_every_column_by_value():
     row = frame_of(clean()).iloc[0].to_dict()
     assert list(row) == list(COLUMNS)
     # Only a cell of UMBP has these.
-    assert all(pd.isna(row.pop(name)) for name in ("overlay", "overlay_files", "store_runtime"))
+    assert all(pd.isna(row.pop(name)) for name in ("overlay", "overlay_files", "store_runtime", "transformers"))
     # Axes that this scenario does not have.
     assert all(pd.isna(row.pop(name)) for name in FURTHER_AXES)
     assert row == {
@@ -57,7 +57,8 @@ def test_a_row_has_every_column_by_value():
         "expected_external_tokens": 16, "local_tokens": 0, "prompts_compared": 2, "tokens_compared": 6,
         "tokens_equal": 6, "logprobs_compared": 18, "logprobs_equal": 18, "max_logprob_difference": 0.0,
         "blocks_compared": 4, "blocks_equal": 4, "expected_blocks": 4, "resolved_layout": "LBHNC",
-        "resolved_backend": "REFERENCE", "resolved_batch_invariant": True, "block_size": 4, "reset_ok": True,
+        "resolved_backend": "REFERENCE", "resolved_batch_invariant": True, "resolved_dtype": "bfloat16",
+        "resolved_connector": "harness.kvstore.connector.EmbeddedStore", "block_size": 4, "reset_ok": True,
         "zeroed_bytes": 4096, "loaded_bytes": 2048, "stored_bytes": 2048, "delivered_tokens": 16, "model": "tiny",
         "model_source": "stand-in", "model_digest": "m0", "digests": True,
         "prompts": "2 of 8+1 tokens, seed 0",

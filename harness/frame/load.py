@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stored run as frames: ``harness.load_run("results/latest").cells``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from harness.errors import WireError
+from harness.frame.cells import to_frame
+from harness.frame.files import CELLS
+from harness.frame.pivots import pivot
+from harness.frame.steps import to_steps
+from harness.records import Verdict
+from harness.row import COLUMNS
+from harness.stored import StoredRun, read_run
+
+
+def load_run(path: str | Path = "results/latest") -> LoadedRun:
+    """The run in the folder ``path``, whole or not.
+
+    Verdicts are those that the run stored; a cell without one whose legs have ended is judged now.
+
+    Raises:
+        UsageError: no such folder, or one that holds no run.
+        WireError: the run was written with another schema, or its plan is not whole.
+    """
+    return LoadedRun(run=read_run(Path(path)))
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A stored run. Every column has a nullable type: what nobody knows is missing, never zero.
+
+    Attributes:
+        run: records of the run as they lie in its folder (plan, verdicts, observations, ``env.json``).
+
+    Columns of ``cells``, a row per cell (``frame.csv``):
+        scenario, cell: names; together unique in a run.
+        layout, backend, batch_invariant, block_size: asked for; block size in tokens.
+        seed, connector, transfer, load, fault: further axes, missing where the scenario does not have them.
+        reference: what the restore is compared with, ``recompute`` or ``local_hit``.
+        restores: False where the connector gives nothing back by design.
+        outcome, verdict, expected_outcome: what became of the cell; ``expected`` or ``fail`` by the scenario's
+            expectation; what the scenario expects.
+        findings: kinds in judging order, each once, with ``;`` between them (docs/findings.md).
+        message: the first finding's sentence.
+        external_tokens, expected_external_tokens: prompt tokens of the restore that came from the store.
+        local_tokens: prompt tokens of the restore that the local prefix cache served; 0 where the cell passes.
+        prompts_compared, tokens_compared, tokens_equal, logprobs_compared, logprobs_equal: sizes of the comparison.
+        max_logprob_difference: nat, over all compared candidates.
+        blocks_compared, blocks_equal, expected_blocks: restored KV blocks with a digest on both sides.
+        resolved_layout, resolved_backend, resolved_batch_invariant, resolved_dtype, resolved_connector, threads: as
+            the subject's worker reports them.
+        reset_ok, zeroed_bytes: before the restore.
+        loaded_bytes, delivered_tokens, stored_bytes: by the connector's own counters, in restore and in populate.
+        model, model_source, model_digest: alias, where it came from, digest of config and weights.
+        prompts, decode, store, platform: what two runs must share to be comparable.
+        oracle_leg, subject_leg: digests; the legs' files are ``legs/<digest>.json``.
+        overlay, overlay_files, store_runtime: source of UMBP's connector and the runtime that served it.
+        duration_s, oracle_s, subject_s: seconds of both legs and of each, also where another cell shares them.
+        peak_mib: largest resident memory of a leg's process with its children, MiB.
+        vllm, torch, transformers: versions as the legs' processes report them.
+
+    Columns of ``steps``, a row per cell, leg, phase, prompt and generated token (``steps.csv``):
+        scenario, cell, role, phase: which leg's answer; role is ``oracle`` or ``subject``.
+        prompt, step: counted from 0.
+        token, logprob: of the selected token; logprob in nat.
+        reference: leg and phase that this answer is held against, e.g. ``oracle recompute``; missing for those that
+            are held against nothing.
+        reference_token, reference_logprob: of the reference at the same step.
+        difference: logprob less reference's, nat, where both selected the same token.
+        largest_difference: largest absolute difference over the selected token and the candidates of both sides, nat.
+        bitwise_equal: the token, its logprob and every candidate are the same bits.
+        same_context: False behind the first other token, where nothing is compared.
+    """
+
+    run: StoredRun
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """A row per cell that has a verdict, in the plan's order."""
+        frame = self.run.path / f"{CELLS}.csv"
+        if not self.run.plan.cells and frame.exists():
+            # An accepted run: its legs were not kept.
+            return _read(frame)
+        platform = self.run.facts.get("platform")
+        return to_frame(self.run.plan, self._verdicts(), self.run.observations, platform=platform)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """A row per generated token of every leg that answered; empty where the legs were not kept."""
+        return to_steps(self.run.plan, self.run.observations)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Planned cells that have no verdict, as ``scenario::cell``."""
+        judged = {f"{one.scenario}::{one.cell}" for one in self._verdicts()}
+        return tuple(cell.name for cell in self.run.plan.cells if cell.name not in judged)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """One sentence for each thing that a whole run has and this one has not."""
+        return self.run.gaps
+
+    def pivot(
+        self, index: str | Sequence[str] = "layout", columns: str | Sequence[str] = ("batch_invariant", "backend")
+    ) -> pd.DataFrame:
+        """Outcome words over columns of ``cells``: ``harness.pivot`` of it."""
+        return pivot(self.cells, index=index, columns=columns)
+
+    def _verdicts(self) -> tuple[Verdict, ...]:
+        now = {f"{one.scenario}::{one.cell}": one for one in self.run.judged}
+        return tuple({**now, **self.run.verdicts}.values())
+
+    def __repr__(self) -> str:
+        not_whole = f", {len(self.missing)} missing" if self.missing else ""
+        return f"<run {self.run.path}: {len(self.cells)} cells{not_whole}>"
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        frame = pd.read_csv(path, dtype=dict(COLUMNS))
+    except (ValueError, TypeError) as error:
+        raise WireError(f"{path}: not a frame of a run: {error}") from None
+    return frame.reindex(columns=list(COLUMNS)).astype(dict(COLUMNS))
