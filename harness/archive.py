@@ -2,8 +2,8 @@
 """A run folder: what a run planned, what its legs saw, what was judged.
 
 ``<root>/<UTC>-<plan digest>/{plan.json, env.json, legs/, verdicts.jsonl, frame.csv, steps.csv, report.md,
-report.html}``; ``<root>/latest`` points to the newest. ``legs/<digest>.json`` exists exactly when that leg has ended, so
-several processes can share the work: who holds ``legs/<digest>.lock`` runs the leg, everybody else waits and reads.
+report.html}``; ``<root>/latest`` points to the newest. ``legs/<digest>.json`` exists exactly when that leg has ended,
+so several processes can share the work: who holds ``legs/<digest>.lock`` runs the leg, everybody else waits and reads.
 """
 
 from __future__ import annotations
