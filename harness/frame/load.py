@@ -42,7 +42,7 @@ class LoadedRun:
     Columns of ``cells``, a row per cell (``frame.csv``):
         scenario, cell: names; together unique in a run.
         layout, backend, batch_invariant, block_size: asked for; block size in tokens.
-        seed, connector, transfer, load, fault: further axes, missing where the scenario does not have them.
+        connector, prompt_set, seed, transfer, load, fault: further axes, missing where the scenario does not have them.
         reference: what the restore is compared with, ``recompute`` or ``local_hit``.
         restores: False where the connector gives nothing back by design.
         outcome, verdict, expected_outcome: what became of the cell; ``expected`` or ``fail`` by the scenario's
@@ -53,12 +53,17 @@ class LoadedRun:
         local_tokens: prompt tokens of the restore that the local prefix cache served; 0 where the cell passes.
         prompts_compared, tokens_compared, tokens_equal, logprobs_compared, logprobs_equal: sizes of the comparison.
         max_logprob_difference: nat, over all compared candidates.
+        truth_tokens, truth_tokens_equal, truth_near_ties, truth_logprobs, truth_largest, truth_median, truth_limit,
+            truth_median_limit: the recompute against the ground truth in float32, nat; missing without one.
+        same_dtype_truth_largest, same_dtype_truth_median: against the ground truth in the engine's dtype, nat.
+        noise_largest, noise_median: the ground truth in the engine's dtype against that in float32, nat.
         blocks_compared, blocks_equal, expected_blocks: restored KV blocks with a digest on both sides.
         resolved_layout, resolved_backend, resolved_batch_invariant, resolved_dtype, resolved_connector, threads: as
             the subject's worker reports them.
         reset_ok, zeroed_bytes: before the restore.
         loaded_bytes, delivered_tokens, stored_bytes: by the connector's own counters, in restore and in populate.
         model, model_source, model_digest: alias, where it came from, digest of config and weights.
+        digests: whether KV digests are taken.
         prompts, decode, store, platform: what two runs must share to be comparable.
         oracle_leg, subject_leg: digests; the legs' files are ``legs/<digest>.json``.
         overlay, overlay_files, store_runtime: source of UMBP's connector and the runtime that served it.

@@ -17,6 +17,7 @@ from harness.report.hints import HINTS, SENTENCES
 from harness.report.marks import MARKS, NOT_RUN, Mark
 from harness.report.picture import PARTLY, UNKNOWN, WHOLLY, Damage, find_damage, outline
 from harness.report.story import command_of, evidence_of, main_finding, settings_of, trace_lines
+from harness.report.truth import agreement_row
 
 #: Verdicts whose legs' logs are shown.
 LOGGED = ("crashed", "fail", "vacuous", "unstable", "rejected")
@@ -68,6 +69,7 @@ class Dossier:
     """One cell.
 
     Attributes:
+        agreements: rows of ``harness.report.truth.TRUTH`` without the cell.
         evidence: one line on hits, resolved configuration, the A/A control and what was compared.
         resolved: (name, asked, oracle's, subject's) as the workers report it.
         phases: (leg, phase, prompts, local, external, reset, zeroed, delivered, loaded, stored, seconds).
@@ -86,6 +88,7 @@ class Dossier:
     more_pictures: int = 0
     settings: tuple[tuple[str, str, str], ...] = ()
     evidence: str = ""
+    agreements: tuple[tuple[str, ...], ...] = ()
     resolved: tuple[tuple[str, str, str, str], ...] = ()
     phases: tuple[tuple[str, ...], ...] = ()
     logs: tuple[LogView, ...] = ()
@@ -116,6 +119,7 @@ def dossier_of(run: RunView, cell: Cell, verdict: Verdict | None, word: str, anc
         more_pictures=max(0, len(pictures) - MOST_PICTURES),
         settings=tuple(settings_of(pair)),
         evidence=evidence_of(pair, verdict),
+        agreements=tuple(map(agreement_row, verdict.agreements)),
         resolved=tuple(_resolved(pair)),
         phases=tuple(_phases(pair)),
         logs=tuple(_logs(run, pair)) if verdict.verdict.value in LOGGED else (),

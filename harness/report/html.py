@@ -24,6 +24,7 @@ from harness.report.content import counts, header
 from harness.report.dossier import Dossier, dossier_of
 from harness.report.heat import heat_maps
 from harness.report.marks import MARKS, NOT_RUN, rank
+from harness.report.truth import TRUTH, truth_limits
 
 #: Bytes of the file above which cells are shown without their evidence; such cells cost some 600 bytes each.
 MOST_BYTES = 8 * 1024 * 1024
@@ -48,6 +49,7 @@ def render_html(run: RunView, *, most_bytes: int = MOST_BYTES) -> str:
     anchors = {cell.name: f"c{number}" for number, cell in enumerate(run.plan.cells)}
     dossiers = _dossiers(run, anchors)
     axes = _axes(run.plan.cells)
+    templates.globals |= {"truth_headings": TRUTH[1:], "truth_limits": truth_limits(run)}
     page = templates.get_template("report.html").render(
         header=header(run), counts=counts(run), versions=run.versions, heats=list(heat_maps(run, anchors)), axes=axes,
         outcomes=_outcomes(dossiers), cells=Markup("").join(_cells(templates, dossiers, axes, most_bytes)),

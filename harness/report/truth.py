@@ -29,9 +29,9 @@ def truth_rows(run: RunView, alone: bool) -> Iterator[tuple[str, ...]]:
         name = verdict.cell if alone else f"{verdict.scenario}::{verdict.cell}"
         for one in verdict.agreements:
             if one.left == OURS:
-                yield name, *_row(one)
+                yield name, *agreement_row(one)
             else:
-                noise[("" if alone else verdict.scenario, *_row(one))] = None
+                noise[("" if alone else verdict.scenario, *agreement_row(one))] = None
     yield from noise
 
 
@@ -44,7 +44,8 @@ def truth_limits(run: RunView) -> str:
     return f"limits: {'; '.join(words)}" if asked else ""
 
 
-def _row(one: Agreement) -> tuple[str, ...]:
+def agreement_row(one: Agreement) -> tuple[str, ...]:
+    """``TRUTH`` without the cell."""
     return (
         one.left, one.right, f"{one.tokens_equal}/{one.tokens}", str(one.near_ties),
         f"{one.gap:.3f}" if one.tokens != one.tokens_equal else "", f"{one.logprobs_equal}/{one.logprobs}",

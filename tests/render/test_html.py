@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from harness.records import Ending, FindingKind, Outcome, Phase, Role
+from harness.records import Agreement, Ending, FindingKind, Outcome, Phase, Role
 from harness.report.divergence import ROUNDING, comparisons
 from harness.report.dossier import dossier_of
 from harness.report.html import render_html
@@ -188,3 +188,15 @@ def test_a_missing_browser_skips_and_fails_where_one_is_required(monkeypatch, tm
     monkeypatch.setenv("KVPARITY_BROWSER", "required")
     with pytest.raises(pytest.fail.Exception, match="KVPARITY_BROWSER=required, and no browser on PATH"):
         find_browser()
+
+
+def test_a_cell_shows_what_its_recompute_was_held_against():
+    run = make_run([as_cell(clean(), "x")])
+    truth = Agreement(
+        left="recompute", right="transformers float32", prompts=2, tokens=6, tokens_equal=5, near_ties=1, logprobs=18,
+        logprobs_equal=0, largest=0.0625, median=0.0125, gap=0.004, within=True,
+    )
+    page = Page(render_html(replace(run, verdicts=(replace(run.verdicts[0], agreements=(truth,)),))))
+    for words in ("Ground truth", "transformers float32", "5/6", "0/18", "0.062", "0.0125", "0.004"):
+        assert words in page.text
+    assert "Ground truth" not in Page(render_html(run)).text
