@@ -18,9 +18,12 @@ from harness.records import PromptSpec, Scenario, SubjectSpec
 REQUIRED_AXES = ("layout", "backend", "batch_invariant")
 
 #: Axes that a scenario may add, in the order in which they follow in a cell's id. ``connector`` replaces the subject's
-#: alias, ``prompt_set`` and ``seed`` replace ``prompts.set`` and ``prompts.seed``; the others replace the embedded
-#: store's setting of the same name.
-FURTHER_AXES = ("connector", "prompt_set", "seed", "transfer", "load", "fault")
+#: alias, ``restore`` is one of ``RESTORE_PATHS``, ``prompt_set`` and ``seed`` replace ``prompts.set`` and
+#: ``prompts.seed``; the others replace the embedded store's setting of the same name.
+FURTHER_AXES = ("connector", "restore", "prompt_set", "seed", "transfer", "load", "fault")
+
+#: Who restores: the engine that stored, or a new one in a process of its own that finds the same store.
+RESTORE_PATHS = ("same_engine", "new_engine")
 
 #: Tokens of one block where a scenario does not say.
 DEFAULT_BLOCK_SIZE = 16

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from harness.engines import Answer, Counters, Engine, Placement
+from harness.errors import LegError
 from harness.hits import CLEARED, RESTORES, Pass
 from harness.prompts import filler_prompt, prompt_digest
 from harness.records import DecodeSpec, Leg, Phase, PhaseRecord, PromptResult
@@ -46,6 +47,11 @@ def run_phases(
         records.append(record)
         if record.reset_ok is False:
             break
+    if leg.restarts_before is not None and Phase.POPULATE in leg.phases:
+        # The process ends here and another one looks for what this one stores.
+        stage("drain")
+        if not engine.reset(RESET_DEADLINE_S):
+            raise LegError(f"stores were unfinished {RESET_DEADLINE_S:g} s after the last phase before a new engine")
 
 
 def _run_phase(

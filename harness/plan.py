@@ -26,6 +26,7 @@ from harness.records import (
     Edge,
     Leg,
     Model,
+    Phase,
     Plan,
     Reference,
     Role,
@@ -187,6 +188,7 @@ def _cell(
     }
     subject = _leg(Role.SUBJECT, connector, {
         **sourced, "identity": {**sourced["identity"], **modules}, "fake": planted.get(Role.SUBJECT, {}),
+        "restarts_before": Phase.RESTORE if axes.get("restore") == "new_engine" else None,
     })
     block_size = int(engine["block_size"])
     gives = restores(spec)

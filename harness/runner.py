@@ -25,7 +25,9 @@ from harness import wire
 from harness.archive import RunFolder
 from harness.child_env import child_environment
 from harness.device import Lease, lease
+from harness.endings import Lost, child_observation, completed
 from harness.errors import WireError
+from harness.parts import joined, parts
 from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation
 from harness.servers import ServerError, Servers
 from harness.warm import WarmChild, WarmError, WarmProcesses
@@ -41,8 +43,8 @@ POLL_S = 0.25
 #: How long a hung child has for writing its stacks before it is killed, seconds.
 STACKS_S = 5.0
 
-#: A log is read from its end only; a leg may write a hundred megabytes.
-LOG_TAIL_LINES, LOG_TAIL_BYTES = 40, 64 * 1024
+#: Names the folder that a leg's connector may keep files in (``harness.engines.vllm``).
+STORE_VARIABLE = "KVPARITY_STORE"
 
 
 class Runner:
@@ -119,22 +121,34 @@ class Runner:
         return observation
 
     def _run(self, leg: Leg, device: Lease, served: Mapping[str, str]) -> Observation:
+        """Run the leg's processes one after the other, over one store folder."""
+        store_path = self._folder.store_path(leg.digest)
+        # What a killed run left behind is not this leg's.
+        shutil.rmtree(store_path, ignore_errors=True)
+        store_path.mkdir()
+        environment = {**child_environment(leg, device, os.environ), **served}
+        environment[STORE_VARIABLE] = str(store_path.resolve())
+        try:
+            first, *others = parts(leg)
+            observation = self._run_part(first, environment, "wb")
+            for part in others:
+                if observation.ending is Ending.OK:
+                    observation = joined(observation, self._run_part(part, environment, "ab"))
+            return observation
+        finally:
+            shutil.rmtree(store_path, ignore_errors=True)
+
+    def _run_part(self, leg: Leg, environment: Mapping[str, str], log_mode: str) -> Observation:
         legs = self._folder.legs
         leg_path = legs / f"{leg.digest}.leg.json"
         child_path = legs / f"{leg.digest}.child.json"
         log_path = self._folder.log_path(leg.digest)
-        store_path = self._folder.store_path(leg.digest)
         child_path.unlink(missing_ok=True)
-        # What a killed run left behind is not this leg's.
-        shutil.rmtree(store_path, ignore_errors=True)
-        store_path.mkdir()
         wire.write(leg_path, leg)
         reader, writer = os.pipe()
         started = time.monotonic()
         try:
-            with log_path.open("wb") as log:
-                environment = {**child_environment(leg, device, os.environ), **served}
-                environment["KVPARITY_STORE"] = str(store_path.resolve())
+            with log_path.open(log_mode) as log:
                 process = self._start(leg, (leg_path, child_path, log_path), environment, log.fileno(), writer)
         finally:
             os.close(writer)
@@ -146,11 +160,13 @@ class Runner:
             os.close(reader)
             self._folder.stage_path(leg.digest).unlink(missing_ok=True)
             leg_path.unlink(missing_ok=True)
-            shutil.rmtree(store_path, ignore_errors=True)
-        lost = _Lost(leg.digest, watch, hung, process.returncode, time.monotonic() - started)
-        observation = _child_observation(child_path, lost)
+        lost = Lost(
+            digest=leg.digest, stage=watch.stage, peak_bytes=watch.peak_bytes, hung=hung, code=process.returncode,
+            seconds=time.monotonic() - started,
+        )
+        observation = child_observation(child_path, lost)
         child_path.unlink(missing_ok=True)
-        return _completed(observation, watch.peak_bytes, log_path, self._folder.path)
+        return completed(observation, watch.peak_bytes, log_path, self._folder.path)
 
 
 def _spawn(
@@ -236,67 +252,6 @@ class _Watch:
             tree = psutil.Process(self._process.pid)
             total = sum(process.memory_info().rss for process in [tree, *tree.children(recursive=True)])
             self.peak_bytes = max(self.peak_bytes, total)
-
-
-class _Lost:
-    """What the parent knows of a child that left no observation."""
-
-    def __init__(self, digest: str, watch: _Watch, hung: bool, code: int | None, seconds: float) -> None:
-        self.digest, self.watch, self.hung, self.code, self.seconds = digest, watch, hung, code, seconds
-
-    def observation(self, problem: str) -> Observation:
-        ending, kind, message = self._ending(problem)
-        return Observation(
-            schema=SCHEMA_VERSION,
-            leg=self.digest,
-            ending=ending,
-            resolved=None,
-            phases=(),
-            failure=Failure(stage=self.watch.stage, kind=kind, message=message),
-            environment={},
-            seconds={"total": self.seconds},
-            peak_bytes=self.watch.peak_bytes,
-        )
-
-    def _ending(self, problem: str) -> tuple[Ending, str, str]:
-        stage = self.watch.stage
-        if self.hung:
-            return Ending.HUNG, "deadline", f"stage {stage} outlived its deadline; stacks are at the end of the log"
-        if self.code is not None and self.code < 0:
-            name = signal.Signals(-self.code).name
-            # The kernel's memory killer sends SIGKILL; so may anyone, hence "likely".
-            hint = "; likely out of memory or killed from outside" if name == "SIGKILL" else ""
-            return Ending.CRASHED, name, f"child died of {name} in stage {stage}{hint}"
-        return Ending.NO_OBSERVATION, f"exit {self.code}", f"child left no observation in stage {stage}: {problem}"
-
-
-def _child_observation(path: Path, lost: _Lost) -> Observation:
-    if lost.hung:
-        return lost.observation("hung")
-    try:
-        observation = wire.read(Observation, path)
-    except WireError as error:
-        return lost.observation(str(error))
-    if observation.leg != lost.digest:
-        return lost.observation(f"it wrote the observation of leg {observation.leg}")
-    return observation
-
-
-def _completed(observation: Observation, sampled: int, log: Path, root: Path) -> Observation:
-    """The observation with what only the parent knows: the tree's peak memory and the log."""
-    return replace(
-        observation,
-        peak_bytes=max(observation.peak_bytes, sampled),
-        log=str(log.relative_to(root)),
-        log_tail=() if observation.ending is Ending.OK else _tail(log),
-    )
-
-
-def _tail(log: Path) -> tuple[str, ...]:
-    with log.open("rb") as stream:
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-        text = stream.read().decode("utf-8", errors="replace")
-    return tuple(text.splitlines()[-LOG_TAIL_LINES:])
 
 
 def _kill_group(process: Process) -> None:

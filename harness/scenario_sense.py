@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from harness.axes import FURTHER_AXES, REQUIRED_AXES, same
+from harness.axes import FURTHER_AXES, REQUIRED_AXES, RESTORE_PATHS, same
 from harness.backends import choosable
 from harness.expect import overlaps
 from harness.prompt_sets import SETS
@@ -132,6 +132,8 @@ class _Check:
             return choosable(self._platforms())
         if axis == "connector":
             return tuple(self.connectors)
+        if axis == "restore":
+            return RESTORE_PATHS
         if axis == "prompt_set":
             return tuple(SETS)
         values = self.options.get(axis, EMBEDDED_OPTIONS[axis]).values

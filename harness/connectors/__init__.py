@@ -17,10 +17,10 @@ from harness.connectors import (
     simple_cpu_offload,
     umbp,
 )
-from harness.connectors.adapter import FOLDER, PORT, PROCESS, Adapter, Bytes, Metric, Need, Option, filled
+from harness.connectors.adapter import FOLDER, LEG, PORT, PROCESS, Adapter, Bytes, Metric, Need, Option, filled
 
 __all__ = [
-    "ADAPTERS", "FOLDER", "PORT", "PROCESS", "Adapter", "Bytes", "Metric", "Need", "Option", "adapter_of_class",
+    "ADAPTERS", "FOLDER", "LEG", "PORT", "PROCESS", "Adapter", "Bytes", "Metric", "Need", "Option", "adapter_of_class",
     "filled", "refusals_of_class",
 ]
 

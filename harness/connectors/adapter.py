@@ -19,6 +19,9 @@ from harness.records import SubjectSpec
 #: Stands for the number of the engine's process in a connector's configuration.
 PROCESS = "{process}"
 
+#: Stands for the leg's name, which is the same in each of its processes and no other leg's.
+LEG = "{leg}"
+
 #: Stands for the leg's own folder, which is empty when the leg starts and removed when it has ended.
 FOLDER = "{folder}"
 
@@ -90,7 +93,7 @@ class Adapter:
     Attributes:
         alias: its name in a scenario.
         connector: class that the worker reports.
-        configure: subject -> ``kv_transfer_config``; texts in it may hold ``PROCESS``, ``FOLDER`` and ``PORT``.
+        configure: subject -> ``kv_transfer_config``; texts in it may hold the placeholders above.
         options: keys that a scenario may give beside ``connector``.
         restores: False for a connector that gives nothing back: its cells say what merely having one changes.
         bytes_moved: the connector's own byte counts; None where it has none, or where its worker half answers

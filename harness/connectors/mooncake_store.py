@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import PROCESS, Adapter, Bytes, Metric, Need
+from harness.connectors.adapter import LEG, Adapter, Bytes, Metric, Need
 from harness.records import SubjectSpec
 
 HINT = "Run `make connectors`; Debian also needs libibverbs1, libnl-3-200 and libnl-route-3-200."
@@ -27,7 +27,7 @@ def configure(subject: SubjectSpec) -> dict[str, Any]:
     return {
         "kv_connector": "MooncakeStoreConnector",
         "kv_role": "kv_both",
-        "kv_connector_extra_config": {"cache_prefix": f"kvparity-{PROCESS}"},
+        "kv_connector_extra_config": {"cache_prefix": f"kvparity-{LEG}"},
     }
 
 

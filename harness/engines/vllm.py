@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.connectors import FOLDER, PORT, PROCESS, Metric, adapter_of_class, filled
+from harness.connectors import FOLDER, LEG, PORT, PROCESS, Metric, adapter_of_class, filled
 from harness.engines import Answer, Counters, Placement
 from harness.records import DecodeSpec, Leg, Resolved, Step
 
@@ -86,6 +86,7 @@ class VllmEngine:
         if leg.kv_transfer_config is not None:
             words = {
                 PROCESS: str(os.getpid()),
+                LEG: leg.digest,
                 FOLDER: os.environ.get(STORE_FOLDER, ""),
                 PORT: os.environ.get(SERVER_PORT, ""),
             }

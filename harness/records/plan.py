@@ -49,6 +49,7 @@ class Leg:
         phases: in order.
         digests: whether KV blocks are digested.
         identity: versions and digests of software that can change the answer (vllm, torch, harness source, ...).
+        restarts_before: phase before which the leg goes on in a new process with the same store; None for one process.
         engine_name: ``vllm``, ``transformers`` for a ground truth, or ``fake`` for planted endings in tests.
         fake: instructions for the fake engine, empty otherwise.
     """
@@ -67,6 +68,7 @@ class Leg:
     phases: tuple[Phase, ...]
     identity: Mapping[str, str]
     digests: bool = True
+    restarts_before: Phase | None = None
     engine_name: str = "vllm"
     fake: Mapping[str, Any] = field(default_factory=dict)
 

@@ -15,6 +15,7 @@ import textwrap
 import psutil
 import pytest
 
+from harness import endings
 from harness import runner as runner_module
 from harness.archive import RunFolder
 from harness.device import Lease
@@ -130,7 +131,7 @@ def test_the_log_is_read_from_its_end_only(folder, tmp_path):
     log = tmp_path / "long.log"
     with log.open("wb") as stream:
         stream.write(b"x" * 10_000_000 + b"\n" + b"\n".join(b"line %d" % n for n in range(100)))
-    tail = runner_module._tail(log)
+    tail = endings.tail(log)
     assert tail == tuple(f"line {n}" for n in range(60, 100))
 
 

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A leg that goes on in a new process: its parts, and one observation of both.
+
+What the first process held in memory is gone for the second; only a store outside the engine can bridge them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from harness.records import Ending, Failure, Leg, Observation
+
+
+def parts(leg: Leg) -> tuple[Leg, ...]:
+    """The leg as each of its processes is told it, in order; they share its digest, and with it store and log."""
+    if leg.restarts_before not in leg.phases:
+        return (leg,)
+    place = leg.phases.index(leg.restarts_before)
+    return replace(leg, phases=leg.phases[:place]), replace(leg, phases=leg.phases[place:])
+
+
+def joined(first: Observation, second: Observation) -> Observation:
+    """One observation of two processes of a leg; the second's ending and resolution, and both processes' phases.
+
+    Two engines that resolved the same configuration differently are no restart: that is a crash, in so many words.
+    """
+    seconds = Counter(first.seconds)
+    seconds.update(second.seconds)
+    whole = replace(
+        second, phases=first.phases + second.phases, seconds=dict(seconds),
+        peak_bytes=max(first.peak_bytes, second.peak_bytes),
+    )
+    if second.resolved is not None and second.resolved != first.resolved:
+        message = f"the new engine resolved {second.resolved}, the one before it {first.resolved}"
+        failure = Failure(stage="restart", kind="ResolvedDifferently", message=message)
+        return replace(whole, ending=Ending.CRASHED, failure=failure)
+    return whole
