@@ -25,7 +25,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: Variables that vLLM and our plugin read when an engine starts, not when modules are imported.
-LATE_VARIABLES = frozenset({"VLLM_KV_CACHE_LAYOUT", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_SHARED_STORE"})
+#: The runner gives every leg a store folder and its servers' addresses; with one of these missing here, each leg would
+#: have a warm process of its own and pay the whole import.
+LATE_VARIABLES = frozenset({
+    "VLLM_KV_CACHE_LAYOUT", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_SHARED_STORE", "KVPARITY_STORE",
+    "KVPARITY_SERVER_PORT", "MOONCAKE_CONFIG_PATH", "MC_TCP_BIND_ADDRESS", "VLLM_HOST_IP", "LMCACHE_CHUNK_SIZE",
+    "LMCACHE_LOCAL_CPU", "LMCACHE_MAX_LOCAL_CPU_SIZE",
+})
 
 #: ``KVPARITY_WARM=0`` turns warm processes off; every leg then gets an interpreter of its own.
 SWITCH = "KVPARITY_WARM"

@@ -14,8 +14,9 @@ import pytest
 from harness.archive import RunFolder
 from harness.connectors import ADAPTERS
 from harness.records import Ending, Phase, SubjectSpec
-from harness.runner import Runner
+from harness.runner import STORE_VARIABLE, Runner
 from harness.servers import SERVERS, Server, ServerError, Servers, ServerSpec, free_ports, needed_by
+from harness.warm import LATE_VARIABLES
 
 #: Answers 200 on every path, after it started a grandchild whose number it writes down.
 GOOD = """
@@ -140,6 +141,14 @@ def test_every_adapters_server_can_be_run_and_children_count():
     multi = {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": [child, child]}}
     assert needed_by(multi) == ("mooncake",)
     assert needed_by(None) == ()
+
+
+def test_what_differs_from_leg_to_leg_does_not_cost_a_warm_process(tmp_path):
+    """A variable of one leg alone that counts as early makes every leg import vLLM anew: right, and ten times slower."""
+    ports = {name: 1 for server in SERVERS.values() for name in server.ports}
+    names = {name for server in SERVERS.values() for name in server.env(ports, tmp_path)}
+    names |= {name for adapter in ADAPTERS.values() for name in adapter.env}
+    assert names | {STORE_VARIABLE} <= LATE_VARIABLES
 
 
 def test_commands_bind_to_loopback_alone(tmp_path):

@@ -274,7 +274,7 @@ CASES = {
     "unknown axis": (
         "", "  sed: [1]\n", 9,
         "axes.sed: unknown axis; did you mean `seed`? Valid axes: layout, backend, batch_invariant, connector, "
-        "prompt_set, seed, transfer, load, fault."),
+        "restore, prompt_set, seed, transfer, load, fault."),
     "negative seed": (
         "", "  seed: [-1]\n", 9,
         "axes.seed[0]: must be a whole number of at least 0, got the number -1."),
