@@ -144,7 +144,7 @@ def test_every_adapters_server_can_be_run_and_children_count():
 
 
 def test_what_differs_from_leg_to_leg_does_not_cost_a_warm_process(tmp_path):
-    """A variable of one leg alone that counts as early makes every leg import vLLM anew: right, and ten times slower."""
+    """A variable of one leg alone that counts as early makes every leg import vLLM anew: right, and far slower."""
     ports = {name: 1 for server in SERVERS.values() for name in server.ports}
     names = {name for server in SERVERS.values() for name in server.env(ports, tmp_path)}
     names |= {name for adapter in ADAPTERS.values() for name in adapter.env}
