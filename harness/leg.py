@@ -18,7 +18,8 @@ from harness.hits import CLEARED, RESTORES, Pass
 from harness.prompts import filler_prompt, prompt_digest
 from harness.records import DecodeSpec, Leg, Phase, PhaseRecord, PromptResult
 
-#: Phases whose KV blocks are digested: what was computed or stored, and what came back.
+#: Phases whose KV blocks are digested: what was computed or stored, and what came back. Where no token is generated the
+#: blocks are the whole answer, and every phase's are.
 DIGESTED = (Phase.RECOMPUTE, Phase.POPULATE, *RESTORES)
 
 #: How a prompt is submitted of which only the KV matters.
@@ -116,7 +117,8 @@ def _prompt_results(
         places = placements.get(tokens, [])
         place = places.pop(0) if len(places) > 1 else places[0] if places else None
         blocks = place.blocks[: len(tokens) // block_size] if place else ()
-        digests = leg.digests and phase in DIGESTED and place is not None and not place.reused
+        wanted = phase in DIGESTED or not leg.decode.max_tokens
+        digests = leg.digests and wanted and place is not None and not place.reused
         results.append(
             PromptResult(
                 index=index,

@@ -23,6 +23,7 @@ from harness.records import (
     ROLE_PHASES,
     SCHEMA_VERSION,
     Cell,
+    DecodeSpec,
     Edge,
     Leg,
     Model,
@@ -177,8 +178,11 @@ def _cell(
     if fake is not None:
         common["engine_name"] = "fake"
         planted = {role: fake.get(cell_id(axes), {}).get(role.value, {}) for role in Role}
-    oracle = _leg(Role.ORACLE, None, {**common, "fake": planted.get(Role.ORACLE, {})})
     spec = subject_of(scenario, axes)
+    if spec.options.get("level") == "unit" and fake is None:
+        # Without a model nothing is generated: the KV blocks are the answer.
+        common |= {"engine_name": "unit", "decode": DecodeSpec(max_tokens=0, logprobs=0)}
+    oracle = _leg(Role.ORACLE, None, {**common, "fake": planted.get(Role.ORACLE, {})})
     sourced = _with_source(common, spec, overlays) if fake is None else common
     connector = kv_transfer_config(spec)
     modules = {

@@ -98,7 +98,7 @@ class Runner:
     def _start(
         self, leg: Leg, paths: tuple[Path, Path, Path], environment: Mapping[str, str], log: int, stage: int
     ) -> Process:
-        if leg.engine_name in ("vllm", "faulty") and warm_wanted(environment):
+        if leg.engine_name in ("vllm", "faulty", "unit") and warm_wanted(environment):
             # Without a warm process the leg only takes longer to start.
             with contextlib.suppress(WarmError):
                 return self._warm.start_leg([str(path) for path in paths], environment, log, stage)

@@ -20,6 +20,7 @@ from harness.scenario_settings import (
     check_engine,
     check_env,
     check_lengths,
+    check_level,
     check_model,
     check_subject,
     is_whole_number,
@@ -60,6 +61,7 @@ class _Check:
         check_model(document, self.models)
         self.options = check_subject(document, self.connectors)
         self._axes()
+        check_level(document, self.sound_axes, self._platforms())
         self._duplicates(("platforms",), self.data.get("platforms"))
         check_engine(document, ("engine",), self.data.get("engine"))
         check_env(document, ("env",), self.data.get("env"))

@@ -17,6 +17,9 @@ from harness.yaml_lines import Document, Path, choices
 #: vLLM refuses a request for more logprobs than this unless the engine is told otherwise (``max_logprobs``).
 VLLM_MAX_LOGPROBS = 20
 
+#: Backends that can stand in a cell without an engine: their classes only say how head slots are published.
+UNIT_BACKENDS = ("REFERENCE", "REFERENCE_SHUFFLE")
+
 _COUNTS = ("block_size", "max_model_len", "max_num_batched_tokens", "num_gpu_blocks_override")
 
 
@@ -66,6 +69,25 @@ def check_subject(
                     _option(document, name, value, options)
         return options
     return {}
+
+
+def check_level(document: Document, axes: Mapping[str, tuple[Any, ...]], platforms: Collection[str]) -> None:
+    """Without an engine there are no kernels: what only an engine can show cannot be asked for."""
+    subject = document.value.get("subject")
+    if not isinstance(subject, dict) or subject.get("level") != "unit":
+        return
+    path: Path = ("subject", "level")
+    if set(platforms) != {"cpu"}:
+        document.complain(path, "`unit` uses tensors in main memory; give `platforms: [cpu]`.")
+    for backend in axes.get("backend", ()):
+        if backend not in UNIT_BACKENDS:
+            document.complain(path, f"`unit` runs no attention kernel, so {backend} would prove nothing; valid "
+                              f"backends: {', '.join(UNIT_BACKENDS)}.")
+    if False in axes.get("batch_invariant", ()):
+        document.complain(path, "`unit` writes bytes that follow from the tokens; give `batch_invariant: [true]`.")
+    for name in ("load", "fault"):
+        if name in axes or name in subject:
+            document.complain(path, f"`unit` has no `{name}`: that is the connector's, which needs an engine.")
 
 
 def _alias(

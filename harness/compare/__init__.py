@@ -20,7 +20,7 @@ from harness.compare.pair import OUTCOME_OF, Pair
 from harness.compare.prompts import check_prompts
 from harness.compare.resolved import check_resolved
 from harness.compare.truth import check_truth
-from harness.compare.values import check_nan, compare_beside, compare_values, nothing_compared
+from harness.compare.values import check_nan, compare_beside, compare_values, no_block_compared, nothing_compared
 from harness.expect import judge_expectation
 from harness.records import (
     OUTCOME_ORDER,
@@ -96,9 +96,11 @@ def _examine(pair: Pair) -> tuple[list[Finding], Compared, tuple[Agreement, ...]
         if not findings:
             # What is wrong with the restore, or with its evidence, comes first; this is for what would pass.
             findings += compare_beside(pair)
-        if _both_answered(pair) and not _names_missing(findings):
+        if pair.subject_leg.decode.max_tokens and _both_answered(pair) and not _names_missing(findings):
             findings += nothing_compared(compared)
     digests, compared = compare_digests(pair, compared, stable=not control)
+    if not (pair.subject_leg.decode.max_tokens or compared.blocks or digests):
+        digests = list(no_block_compared())
     # What does not repeat itself cannot be held against anything else either.
     stable = all(one.kind is not FindingKind.ORACLE_UNSTABLE for one in control)
     truth, agreements = check_truth(pair) if stable else ([], ())

@@ -7,10 +7,11 @@ Without that no difference between the legs can be blamed on the store, so no A/
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from harness.compare.pair import Pair, finding, matched
 from harness.compare.steps import compare_steps, token_words
-from harness.records import Finding, FindingKind, Phase, Role
+from harness.records import Finding, FindingKind, Phase, PromptResult, Role
 
 #: Per role: what a difference is called, and the two phases that must be equal.
 CONTROLS = {
@@ -26,6 +27,9 @@ def check_control(pair: Pair) -> Iterator[Finding]:
         if first is None or second is None:
             continue
         pairs = matched(first.prompts, second.prompts)
+        if not pair.subject_leg.decode.max_tokens:
+            yield from _check_blocks(kind, role, once, again, pairs)
+            continue
         unequal = []
         for one, two in pairs:
             likeness = compare_steps(one.steps, two.steps)
@@ -43,3 +47,20 @@ def check_control(pair: Pair) -> Iterator[Finding]:
             place=f"{role}, prompt {one.index}, token {place}", left=left, right=right, size=likeness.summary(),
             limit="bitwise equal",
         )
+
+
+def _check_blocks(
+    kind: FindingKind, role: Role, once: Phase, again: Phase, pairs: tuple[tuple[PromptResult, PromptResult], ...]
+) -> Iterator[Finding]:
+    """Where no token is generated the KV blocks are the answer; one without a digest does not repeat itself either."""
+    for one, two in pairs:
+        for block, (left, right) in enumerate(zip_longest(one.kv, two.kv)):
+            if left is None or left != right:
+                yield finding(
+                    kind,
+                    f"the {role} does not repeat itself: KV block {block} of prompt {one.index} differs between {once}"
+                    f" and {again}",
+                    place=f"{role}, prompt {one.index}, block {block}", left=f"{once}", right=f"{again}",
+                    limit="bitwise equal",
+                )
+                return

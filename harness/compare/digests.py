@@ -50,12 +50,14 @@ def compare_digests(pair: Pair, compared: Compared, stable: bool) -> tuple[list[
         if unequal and (first is None or damage.unequal != first.unequal):
             shape = digest_shape(pair, blocks)
             damaged = sum(len(places) for places in unequal.values())
+            pages = sum(len({shape.place(position)[0] for position in places}) for places in unequal.values())
             findings.append(finding(
                 FindingKind.KV_DIGESTS,
                 f"{'restored KV' if restore is Phase.RESTORE else 'KV restored again'} is not that of {role} {phase}:"
                 f" {describe(unequal, set(blocks), shape)}",
                 place=f"subject {restore}", left=f"{role} {phase}", right=f"subject {restore}",
-                size=f"{damaged} of {len(blocks) * shape.count} digests in {len(unequal)} of {len(blocks)} blocks",
+                size=f"{damaged} of {len(blocks) * shape.count} digests in {pages} of {len(blocks) * shape.layers} "
+                     f"pages, {len(unequal)} of {len(blocks)} blocks",
                 limit="0",
             ))
         first = first or damage

@@ -123,3 +123,11 @@ def nothing_compared(compared: Compared) -> Iterator[Finding]:
                 place="subject restore", left="more than 0", right="0",
             )
             return
+
+
+def no_block_compared() -> Iterator[Finding]:
+    """Where no token is generated the KV blocks are the answer."""
+    yield finding(
+        FindingKind.NOTHING_COMPARED, "no token was to be generated, and not one KV block of the restore was compared",
+        place="subject restore", left="more than 0", right="0",
+    )

@@ -16,6 +16,9 @@ from typing import Any
 
 from harness.records import SubjectSpec
 
+#: What the store runs in: a whole engine, or its planner and worker alone (``harness.unit``).
+LEVELS = ("engine", "unit")
+
 #: Stands for the number of the engine's process in a connector's configuration.
 PROCESS = "{process}"
 

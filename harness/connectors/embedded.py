@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import Adapter, Option
+from harness.connectors.adapter import LEVELS, Adapter, Option
 from harness.kvstore.faults import FAULTS
 from harness.records import SubjectSpec
 
@@ -16,6 +16,7 @@ CAPACITY_MIB = 256
 def configure(subject: SubjectSpec) -> dict[str, Any]:
     """The store with the subject's options and, for a control, its planted fault."""
     options = {"capacity_mib": CAPACITY_MIB, **subject.options}
+    options.pop("level", None)
     if subject.fault is not None:
         options["fault"] = subject.fault
     return {
@@ -34,6 +35,7 @@ ADAPTER = Adapter(
         "capacity_mib": Option(at_least=1),
         "transfer": Option(values=("bulk", "ranges")),
         "load": Option(values=("sync", "async")),
+        "level": Option(values=LEVELS),
         "fault": Option(values=tuple(FAULTS)),
     },
     evidence="its worker's counts of tokens delivered and bytes loaded, equal to the scheduler's hits; KV digests",

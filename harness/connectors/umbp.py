@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import PROCESS, Adapter, Bytes, Metric, Option
+from harness.connectors.adapter import LEVELS, PROCESS, Adapter, Bytes, Metric, Option
 from harness.connectors.embedded import CAPACITY_MIB
 from harness.records import SubjectSpec
 
@@ -40,6 +40,7 @@ ADAPTER = Adapter(
         "capacity_mib": Option(at_least=1),
         "transfer": Option(values=("bulk", "ranges")),
         "load": Option(values=("sync", "async")),
+        "level": Option(values=LEVELS),
     },
     bytes_moved=Bytes(
         loaded=Metric(name="vllm:umbp_transfer_bytes", labels={"operation": "load"}),

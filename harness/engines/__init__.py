@@ -21,6 +21,7 @@ ENGINES = {
     "faulty": "harness.engines.faulty",
     "transformers": "harness.engines.transformers",
     "fake": "harness.engines.fake",
+    "unit": "harness.engines.unit",
     "unavailable": "harness.engines.unavailable",
 }
 

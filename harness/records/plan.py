@@ -50,7 +50,8 @@ class Leg:
         digests: whether KV blocks are digested.
         identity: versions and digests of software that can change the answer (vllm, torch, harness source, ...).
         restarts_before: phase before which the leg goes on in a new process with the same store; None for one process.
-        engine_name: ``vllm``, ``transformers`` for a ground truth, or ``fake`` for planted endings in tests.
+        engine_name: ``vllm``; ``transformers`` for a ground truth; ``unit`` for a store without an engine; ``fake`` and
+            ``faulty`` for planted endings.
         fake: instructions for the fake engine, empty otherwise.
     """
 
