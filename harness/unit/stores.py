@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -17,8 +18,8 @@ from harness.kvstore.verify import verify
 from harness.plugin import overlay
 from harness.unit.pages import Pages
 
-#: Namespace of all keys; a unit leg's store lives and dies with it.
-NAMESPACE = "kvparity-unit"
+#: Numbers the namespaces of keys: a runtime keeps its objects as long as its process lives.
+_OPENED = itertools.count()
 
 
 class Store(Protocol):
@@ -64,8 +65,9 @@ class Umbp:
         topology = self._data.RankTopology()
         layout = self._planner.describe(topology)
         built = runtime.UMBPRuntimeFactory.build(runtime.UMBPRuntimeConfig(mode="embedded", options=dict(options)))
-        self._scheduler = built.create_scheduler_handle(NAMESPACE, topology, layout)
-        self._worker = built.create_worker_handle(NAMESPACE, topology, layout)
+        namespace = f"kvparity-unit-{next(_OPENED)}"
+        self._scheduler = built.create_scheduler_handle(namespace, topology, layout)
+        self._worker = built.create_worker_handle(namespace, topology, layout)
         self._worker.register_buffers(pages.kv_caches)
         self._ranges = options.get("transfer") == "ranges"
         self.name = f"KVLayoutPlanner and {type(self._worker).__name__}"

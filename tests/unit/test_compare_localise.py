@@ -78,7 +78,7 @@ def test_the_finding_names_place_and_size():
     assert [(one.kind, one.message, one.size, one.left) for one in verdict.findings] == [(
         FindingKind.KV_DIGESTS,
         "restored KV is not that of oracle recompute: all 2 layers, V only, block 0 of prompt 1",
-        "4 of 32 digests in 1 of 4 blocks", "oracle recompute",
+        "4 of 32 digests in 2 of 8 pages, 1 of 4 blocks", "oracle recompute",
     )]
     assert (verdict.compared.blocks, verdict.compared.blocks_equal) == (4, 3)
 
