@@ -384,7 +384,7 @@ CASES = {
     "subject key": (
         "embedded}", "embedded, faultt: x}", 4,
         "subject.faultt: unknown key; did you mean `fault`? Valid keys: connector, capacity_mib, transfer, load, "
-        "fault."),
+        "level, fault."),
     "subject fault": (
         "embedded}", "embedded, fault: double_span}", 4,
         "subject.fault: cannot be the text `double_span`; did you mean `single_span`?"),
