@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from harness.engines import Answer, Counters, Placement
-from harness.prompts import expected_external_tokens
+from harness.hits import full_hit
 from harness.records import DecodeSpec, Leg, Resolved
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class UnitEngine:
         size = self._pages.block_size
         keys = [_key(prompt[: end]) for end in range(size, len(prompt) + 1, size)]
         # vLLM computes at least the last token, and with it its block.
-        most = expected_external_tokens(len(prompt), size) // size
+        most = full_hit(len(prompt), size) // size
         local = _leading(keys[:most], self._local.__contains__)
         external = _leading(keys[local:most], self._store.has) if self._store else 0
         blocks = [self._local[key] for key in keys[:local]]

@@ -13,7 +13,7 @@ from harness.leg import run_phases
 from harness.overlay import OverlayError, find_overlay
 from harness.plan import make_plan
 from harness.plugin import overlay
-from harness.prompts import make_prompts
+from harness.prompt_sets import make_pass
 from harness.records import SCHEMA_VERSION, Ending, FindingKind, Observation, Outcome, Role
 from harness.scenario import read_scenario
 from harness.unit import stores
@@ -50,8 +50,8 @@ def observe(leg):
     records = []
     engine = open_engine(leg, lambda stage: None)
     resolved = engine.resolved()
-    prompts = make_prompts(leg.prompts, leg.model.vocab_size)
-    run_phases(leg, engine, prompts, lambda stage: None, resolved.block_size, records)
+    way = make_pass(leg.prompts, leg.model.vocab_size, resolved.block_size)
+    run_phases(leg, engine, way, lambda stage: None, resolved.block_size, records)
     return Observation(schema=SCHEMA_VERSION, leg=leg.digest, ending=Ending.OK, resolved=resolved,
                        phases=tuple(records), failure=None, environment={}, seconds={}, peak_bytes=0)
 
