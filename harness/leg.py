@@ -76,9 +76,11 @@ def _run_phase(
     answers = engine.generate(asked, leg.decode) if reset_ok is not False else []
     seconds = time.perf_counter() - started
     after = engine.counters()
+    started = time.perf_counter()
+    results = _prompt_results(leg, phase, way, answers, engine, block_size)
     return PhaseRecord(
         phase=phase,
-        prompts=_prompt_results(leg, phase, way, answers, engine, block_size),
+        prompts=results,
         local_tokens=after.local_tokens - before.local_tokens,
         external_tokens=after.external_tokens - before.external_tokens,
         reset_ok=reset_ok,
@@ -89,6 +91,7 @@ def _run_phase(
         stored_bytes=_difference(before, after, "stored_bytes"),
         seconds=seconds,
         preemptions=_difference(before, after, "preemptions"),
+        digest_seconds=time.perf_counter() - started,
     )
 
 

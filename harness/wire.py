@@ -7,6 +7,7 @@ A file that was written by another schema version, that is cut off, or that has 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -59,9 +60,23 @@ def to_plain(record: Any) -> Any:
     return record
 
 
+def _shallow(record: Any) -> Any:
+    """One level of ``to_plain``, for what json does not know by itself."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {name: getattr(record, name) for name in _fields(type(record))}
+    if isinstance(record, Mapping):
+        return dict(record)
+    raise TypeError(f"{type(record).__name__} has no place in JSON")
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
 def to_json(record: Any, *, indent: int | None = None) -> str:
     """A record as JSON text; keys keep the order of the record's fields."""
-    return json.dumps(to_plain(record), indent=indent, ensure_ascii=False)
+    return json.dumps(record, indent=indent, ensure_ascii=False, default=_shallow)
 
 
 def from_plain(kind: type[R], plain: Any, *, where: str = "record") -> R:
@@ -90,9 +105,16 @@ def read(kind: type[R], path: Path) -> R:
         WireError: the file is missing, cut off, not JSON, or not a ``kind``.
     """
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        data = path.read_bytes()
     except FileNotFoundError:
         raise WireError(f"{path}: no such file") from None
+    with contextlib.suppress(ValidationError):
+        record = _adapter(kind).validate_json(data)
+        if getattr(record, "schema", SCHEMA_VERSION) == SCHEMA_VERSION:
+            return record
+    # Something is wrong; from here on it is about the words.
+    try:
+        plain = json.loads(data.decode("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise WireError(f"{path}: not whole JSON ({error})") from None
     return from_plain(kind, plain, where=str(path))
@@ -125,5 +147,5 @@ def named(leg: Leg) -> Leg:
 
 def digest(value: Any) -> str:
     """Hex digest of a record or plain value, independent of mapping order."""
-    canonical = json.dumps(to_plain(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    canonical = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=_shallow)
     return hashlib.blake2b(canonical.encode(), digest_size=DIGEST_BYTES).hexdigest()

@@ -158,7 +158,8 @@ class ReferenceImpl(AttentionImpl[ReferenceMetadata]):
         if attn_metadata is None:  # a profiling run has no requests
             return output
         for request in attn_metadata.requests:
-            keys, values = self._gather(kv_cache[request.blocks], request.length)
+            # By block ids in order: a copy a block, where indexing with a tensor looks up every element.
+            keys, values = self._gather(kv_cache.index_select(0, request.blocks), request.length)
             rows = query[request.start : request.stop]
             output[request.start : request.stop] = rowwise.attend(rows, keys, values, request.length, self.scale)
         return output
@@ -169,10 +170,17 @@ class ReferenceImpl(AttentionImpl[ReferenceMetadata]):
 
     def _gather(self, pages: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of a context as float32 [KV heads, padded length, D], zero behind ``length``."""
-        content = pages.transpose(0, 1).flatten(1, 2)[:, :length]
-        both = content.new_zeros(2, self.num_kv_heads, rowwise.padded(length), self.head_size, dtype=torch.float32)
-        both[:, :, :length] = content.unflatten(-1, (2, self.head_size)).permute(2, 0, 1, 3)
-        return both[0], both[1]
+        blocks, states = pages.shape[0], pages.shape[2]
+        held, wanted = blocks * states, rowwise.padded(length)
+        both = torch.empty(2, self.num_kv_heads, max(held, wanted), self.head_size)
+        # One pass over the bytes: ordered and widened in the same copy.
+        both[:, :, :held].unflatten(2, (blocks, states)).copy_(self._unpack(pages))
+        both[:, :, length:] = 0.0
+        return both[0, :, :wanted], both[1, :, :wanted]
+
+    def _unpack(self, pages: torch.Tensor) -> torch.Tensor:
+        """Pages [B, H, N, C] as [K and V, KV heads, B, N, D]."""
+        return pages.unflatten(-1, (2, self.head_size)).permute(3, 1, 0, 2, 4)
 
 
 class ShuffleImpl(ReferenceImpl):
@@ -181,11 +189,8 @@ class ShuffleImpl(ReferenceImpl):
     def _pack(self, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return torch.stack((key.flatten(1), value.flatten(1)), dim=1)
 
-    def _gather(self, pages: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        content = pages.transpose(0, 1).flatten(1, 2)[:, :length]
-        both = content.new_zeros(2, self.num_kv_heads, rowwise.padded(length), self.head_size, dtype=torch.float32)
-        both[:, :, :length] = content.unflatten(-1, (self.num_kv_heads, self.head_size)).transpose(1, 2)
-        return both[0], both[1]
+    def _unpack(self, pages: torch.Tensor) -> torch.Tensor:
+        return pages.unflatten(-1, (self.num_kv_heads, self.head_size)).permute(1, 3, 0, 2, 4)
 
 
 class ReferenceBackend(CPUAttentionBackend):

@@ -4,8 +4,8 @@
 Where oneDNN has no bf16 primitive for the machine (x86 without AVX-512), vLLM falls back to torch's own bf16 product
 (vllm/model_executor/layers/utils.py: dispatch_cpu_unquantized_gemm), which for a prefill of some hundred rows is
 several times slower than float32: a Qwen3-0.6B prefill of 600 tokens then takes a minute. Both sum in float32 and
-round once to bf16. The weights are widened once, when vLLM packs them; the output head keeps vLLM's product, its rows
-are few.
+round once to bf16. The weights are widened once, when vLLM packs them, and put into oneDNN's blocked order: a decode
+step of few rows then reads them once instead of packing them anew. The output head keeps vLLM's product.
 ``KVPARITY_NATIVE_GEMM=1`` leaves vLLM's product everywhere.
 """
 
@@ -18,19 +18,30 @@ import torch
 
 SWITCH = "KVPARITY_NATIVE_GEMM"
 
+Product = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
+
 
 def widened(weight: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """``cpu_linear`` of a layer: x [rows, K] times ``weight`` [N, K] in float32, rounded to x's dtype.
+    """``cpu_linear`` of a layer: x [..., K] times ``weight`` [N, K] in float32, rounded to x's dtype.
 
     The returned function has the signature of vLLM's; the weight that it is called with is not used.
     """
-    wide = weight.detach().float()
+    product = _product(weight.detach().float())
 
     def linear(x: torch.Tensor, _: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         added = None if bias is None else bias.float()
-        return torch.nn.functional.linear(x.float(), wide, added).to(x.dtype)
+        return product(x.float(), added).to(x.dtype)
 
     return linear
+
+
+def _product(wide: torch.Tensor) -> Product:
+    """x [..., K] and bias [N] or None -> [..., N], all float32; oneDNN's where this torch has it."""
+    if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
+        return lambda x, bias: torch.nn.functional.linear(x, wide, bias)
+    # torch's compiler uses these two for the linear layers of a frozen model.
+    packed = torch.ops.mkldnn._reorder_linear_weight(wide, None)
+    return lambda x, bias: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
 def widen(layer: torch.nn.Module) -> bool:

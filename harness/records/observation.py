@@ -108,6 +108,7 @@ class PhaseRecord:
             when it has no such counter.
         preemptions: requests that the scheduler preempted; None when the engine does not tell.
         seconds: duration of generation.
+        digest_seconds: duration of reading and digesting the KV blocks afterwards.
     """
 
     phase: Phase
@@ -122,6 +123,7 @@ class PhaseRecord:
     stored_bytes: int | None
     seconds: float
     preemptions: int | None = None
+    digest_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

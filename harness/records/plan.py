@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from harness.records.names import Certainty, Edge, Phase, Reference, Role
@@ -202,5 +203,9 @@ class Plan:
         """Legs that were spared because several cells need the same one."""
         return sum(2 + len(cell.further) for cell in self.cells) - len(self.legs)
 
+    @cached_property
+    def _by_digest(self) -> Mapping[str, Leg]:
+        return {leg.digest: leg for leg in self.legs}
+
     def leg(self, digest: str) -> Leg:
-        return next(leg for leg in self.legs if leg.digest == digest)
+        return self._by_digest[digest]

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -58,12 +60,13 @@ def collect(run: RunView) -> Content:
     """Everything that the report of ``run`` says."""
     frame = to_frame(run.plan, run.verdicts, run.observations, platform=run.platform)
     alone = frame["scenario"].nunique() == 1
+    passing = frame[frame["verdict"] == Outcome.PASS.value]
     red = [one for one in run.verdicts if one.verdict not in (*GREEN, Outcome.UNAVAILABLE)]
     red.sort(key=lambda one: -OUTCOME_ORDER.index(one.verdict))
     return Content(
         header=header(run),
         tables=tuple(_tables(frame)),
-        evidence=tuple(_evidence(row, alone) for _, row in frame[frame["verdict"] == Outcome.PASS.value].iterrows()),
+        evidence=tuple(_evidence(row, alone) for row in passing.to_dict("records")),
         truth=tuple(truth_rows(run, alone)),
         limits=truth_limits(run),
         groups=tuple(_groups(run)),
@@ -132,7 +135,7 @@ def _headings(part: pd.DataFrame) -> list[str]:
     return ["connector"] if part["backend"].nunique() == 1 else ["connector", "backend"]
 
 
-def _evidence(row: pd.Series, alone: bool) -> tuple[str, ...]:
+def _evidence(row: Mapping[str, Any], alone: bool) -> tuple[str, ...]:
     blocks = f"{row['blocks_equal']}/{row['blocks_compared']}"
     if not row["digests"]:
         blocks = "digests off"

@@ -22,6 +22,9 @@ from harness.report.truth import TRUTH
 #: Columns of a report that does not go to a terminal.
 PIPED_WIDTH = 120
 
+#: Passing cells whose evidence is listed; nobody reads thousands, and laying them out takes longer than judging them.
+MOST_EVIDENCE = 200
+
 STYLES = {
     Outcome.PASS: "green",
     Outcome.EXPECTED: "green",
@@ -64,9 +67,11 @@ def _print(console: Console, content: Content) -> None:
         _section(console, title, shown)
     if content.evidence:
         shown = _table(EVIDENCE)
-        for row in content.evidence:
+        for row in content.evidence[:MOST_EVIDENCE]:
             shown.add_row(*row)
         _section(console, "Evidence of the passing cells", shown)
+        if len(content.evidence) > MOST_EVIDENCE:
+            console.print(f"{len(content.evidence) - MOST_EVIDENCE} more passing cells are in frame.csv")
     if content.truth:
         shown = _table(TRUTH)
         for row in content.truth:

@@ -10,7 +10,8 @@ import types
 import pytest
 from rich.console import Console
 
-from harness import bench, cli
+from harness import cli
+from harness.benches import store as bench
 from harness.errors import UsageError
 
 
