@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -166,7 +167,9 @@ def main(arguments: Sequence[str]) -> int:
     import harness.worker
     from harness.engines import vllm as engine
 
+    started = time.perf_counter()
     engine.preload(engine.CPU_MODULES)
+    harness.worker.import_seconds = time.perf_counter() - started
     channel = socket.socket(fileno=int(arguments[0]))
     channel.send(json.dumps({"threads": len(os.listdir("/proc/self/task"))}).encode())
     while True:
@@ -178,6 +181,8 @@ def main(arguments: Sequence[str]) -> int:
         if pid == 0:
             channel.close()
             return _become_leg(harness.worker.main, order, *descriptors)
+        # The leg that waited for the import has it on its account, no other.
+        harness.worker.import_seconds = 0.0
         for descriptor in descriptors:
             os.close(descriptor)
         channel.send(json.dumps({"pid": pid}).encode())

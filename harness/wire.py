@@ -12,9 +12,10 @@ import dataclasses
 import functools
 import hashlib
 import json
+import operator
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,16 +63,25 @@ def to_plain(record: Any) -> Any:
 
 def _shallow(record: Any) -> Any:
     """One level of ``to_plain``, for what json does not know by itself."""
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {name: getattr(record, name) for name in _fields(type(record))}
+    fields = _fields(type(record))
+    if fields is not None:
+        names, values = fields
+        return dict(zip(names, values(record), strict=True))
     if isinstance(record, Mapping):
         return dict(record)
     raise TypeError(f"{type(record).__name__} has no place in JSON")
 
 
 @functools.cache
-def _fields(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] | None:
+    """Names and values of a dataclass's fields; None for any other class."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    names = tuple(field.name for field in dataclasses.fields(kind))
+    # attrgetter gives a tuple only for two names or more.
+    return names, operator.attrgetter(*names) if len(names) > 1 else lambda record: tuple(
+        getattr(record, name) for name in names
+    )
 
 
 def to_json(record: Any, *, indent: int | None = None) -> str:

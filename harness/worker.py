@@ -44,6 +44,9 @@ ACCEPTED_AT = ("register_kv_caches", "from_kv_cache_config")
 #: What torch and vLLM's CPU worker (vllm/v1/worker/cpu_worker.py) say when memory is short; the latter as ValueError.
 NO_MEMORY = ("can't allocate memory", "Available memory on node")
 
+#: Seconds of importing vLLM that this process was spared, because the one it was forked from had spent them for it.
+import_seconds = 0.0
+
 _ROOT_CAUSE = re.compile(r"(?:^|\s)(\w+(?:Error|Exception)): (.+)$")
 
 
@@ -190,7 +193,9 @@ def main(arguments: list[str]) -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     leg = wire.read(Leg, Path(leg_path))
-    observation = run_leg(leg, Stages(int(descriptor)), Path(log_path))
+    stages = Stages(int(descriptor))
+    stages.seconds["import"] = import_seconds
+    observation = run_leg(leg, stages, Path(log_path))
     sys.stdout.flush()
     wire.write(Path(out_path), observation)
     return 0

@@ -14,6 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
 from harness import wire
 from harness.archive import RunFolder
 from harness.compare import judge
@@ -142,3 +145,13 @@ def short(rows: Sequence[Row]) -> list[str]:
             if before["cells"] >= 100 and ratio > LINEAR:
                 said.append(f"{step}: {ratio:.1f} times as dear a cell at {after['cells']} cells, limit {LINEAR:.1f}")
     return said
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """The rows for a terminal."""
+    shown = Table(title="Growth, fake engine: milliseconds of CPU time a cell", box=SIMPLE_HEAD)
+    for name in ("cells", *STEPS):
+        shown.add_column(name, justify="right")
+    for row in rows:
+        shown.add_row(f"{row['cells']:,}", *(f"{row[f'{step}_ms']:.2f}" for step in STEPS))
+    return shown

@@ -1,23 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bench``: the embedded store's speed."""
+"""``bench``: the embedded store's speed, a whole run beside the naive way, the growth of the harness's own work."""
 
 from __future__ import annotations
 
 import argparse
 
-from harness.errors import ExitCode
+from harness import host
+from harness.device import slots
+from harness.errors import ExitCode, UsageError
+from harness.verbs.matrix import MATRIX
+
+#: What ``--matrix --model tiny`` runs where no scenario is named.
+SMOKE = ("scenarios/smoke.yaml",)
 
 
 def add(verbs: argparse._SubParsersAction) -> None:
-    parser = verbs.add_parser("bench", help="Measure the embedded store beside a plain copy of the same bytes")
-    parser.add_argument("--blocks", type=int, default=64, metavar="N", help="Blocks moved at once (default: 64)")
-    parser.add_argument("--json", action="store_true", help="One object per layout and path")
-    parser.add_argument("--plot", metavar="FILE", help="Write the ratios as a PNG (needs matplotlib)")
+    parser = verbs.add_parser("bench", help="Measure the embedded store, or with --matrix a whole run")
+    parser.add_argument("scenarios", nargs="*", metavar="FILE", help="--matrix: scenarios (default: the platform's)")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--matrix", action="store_true", help="A run beside the naive way, and how its cost grows")
+    kind.add_argument("--growth", action="store_true", help="Only how the harness's own cost grows; starts no engine")
+    parser.add_argument("--json", action="store_true", help="The figures as JSON")
+    parser.add_argument("--blocks", type=int, default=64, metavar="N", help="Store: blocks moved at once (default: 64)")
+    parser.add_argument("--plot", metavar="FILE", help="Store: write the ratios as a PNG (needs matplotlib)")
+    parser.add_argument("--model", metavar="NAME", help="--matrix: a model directory, or tiny for the smoke scenario")
+    parser.add_argument("-k", dest="expression", metavar="EXPRESSION", help="--matrix: cells whose name matches")
+    parser.add_argument("--workers", type=int, metavar="N", help="--matrix: cells side by side (default: what fits)")
+    parser.add_argument(
+        "--sample", type=int, default=None, metavar="N", help="--matrix: cells run the naive way (default: 4, 0: all)"
+    )
+    parser.add_argument("--run", metavar="DIR", help="--matrix: keep the run folders here")
     parser.set_defaults(verb=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    from harness import bench
+    if not options.matrix and options.scenarios:
+        raise UsageError(f"{' '.join(options.scenarios)}: bench takes scenario files only with --matrix")
+    if options.matrix:
+        from harness.benches import matrix
 
-    bench.show(blocks=options.blocks, as_json=options.json, plot_to=options.plot)
+        tiny = options.model == "tiny"
+        matrix.show(
+            options.scenarios or list(SMOKE if tiny else MATRIX[host.platform()]),
+            expression=options.expression,
+            model=None if tiny else options.model,
+            workers=slots() if options.workers is None else options.workers,
+            sample=matrix.SAMPLE if options.sample is None else options.sample,
+            run=options.run,
+            as_json=options.json,
+        )
+    elif options.growth:
+        from harness.benches import matrix
+
+        matrix.show_growth(as_json=options.json)
+    else:
+        from harness.benches import store
+
+        store.show(blocks=options.blocks, as_json=options.json, plot_to=options.plot)
     return ExitCode.OK
