@@ -109,7 +109,7 @@ test-slow: ## Run the tests that need the Qwen3-0.6B shape or minutes
 	@python="$(test_python)" && "$$python" -m pytest tests -m slow $(if $(N),-n $(N)) $(if $(K),-k '$(K)') $(ARGS)
 
 .PHONY: bench
-bench: ## Measure the embedded store beside memcpy; ARGS='--json' or ARGS='--plot bench.png'
+bench: ## Measure the embedded store beside memcpy, or with ARGS='--matrix' a whole run; ARGS='--json' too
 	@python="$(test_python)" && "$$python" -m harness bench $(ARGS)
 
 .PHONY: lint

@@ -36,13 +36,28 @@ class BenchError(HarnessError):
 
 
 def measure(
-    scenarios: Sequence[str], *, expression: str | None, model: str | None, workers: int, sample: int, folder: Path
+    scenarios: Sequence[str],
+    *,
+    expression: str | None,
+    model: str | None,
+    workers: int,
+    sample: int,
+    folder: Path,
+    rest: Sequence[str] = (),
+    sizes: Sequence[int] = growth.SIZES,
 ) -> dict[str, Any]:
     """Run ``scenarios`` through ``python -m harness matrix``, a sample of them the naive way, and the growth table.
 
+    Args:
+        scenarios, expression, model, workers: as the verb ``matrix`` takes them.
+        sample: cells that are run the naive way, 0 for all.
+        folder: where both runs are kept.
+        rest: further arguments for pytest.
+        sizes: numbers of cells of the growth table.
+
     Returns:
         ``cells``, ``legs``, ``workers``, ``seconds`` (wall, harness's way), ``harness_share``, ``idle_share``,
-        ``digest_share``, ``peak_gib``, ``outcomes`` (exit code of the run), ``sample`` (cells run both ways),
+        ``digest_share``, ``peak_gib``, ``exit`` (exit code of the run), ``sample`` (cells run both ways),
         ``sample_seconds`` (their part of ``seconds``), ``naive_seconds``, ``naive_interpreters``,
         ``speedup_vs_naive`` (the ratio of these two), ``growth``.
 
@@ -50,7 +65,7 @@ def measure(
         BenchError: the run wrote no results.
     """
     run = RunFolder(folder / "run")
-    wall, code = _harness_way(scenarios, expression, model, workers, run.path)
+    wall, code = _harness_way(scenarios, expression, model, workers, run.path, rest)
     facts_path = run.path / "env.json"
     if not facts_path.exists():
         raise BenchError(f"the run to be measured ended with exit code {code} and wrote no results in {run.path}")
@@ -76,19 +91,19 @@ def measure(
         "naive_seconds": slow,
         "naive_interpreters": interpreters,
         "speedup_vs_naive": slow / part if part else 0.0,
-        "growth": growth.run(),
+        "growth": growth.run(sizes),
     }
 
 
 def _harness_way(
-    scenarios: Sequence[str], expression: str | None, model: str | None, workers: int, run: Path
+    scenarios: Sequence[str], expression: str | None, model: str | None, workers: int, run: Path, rest: Sequence[str]
 ) -> tuple[float, int]:
     """(wall seconds, exit code), from the first line of the interpreter to the last."""
     command = [sys.executable, "-m", "harness", "matrix", *scenarios, "--workers", str(workers), "--run", str(run)]
     command += [*(("-k", expression) if expression else ()), *(("--model", model) if model else ())]
     started = time.monotonic()
     # What pytest prints is not the bench's answer, which may be JSON.
-    done = subprocess.run([*command, "--", "-p", "no:cacheprovider"], stdout=sys.stderr, check=False)
+    done = subprocess.run([*command, "--", "-p", "no:cacheprovider", *rest], stdout=sys.stderr, check=False)
     return time.monotonic() - started, done.returncode
 
 
@@ -110,7 +125,7 @@ def short(report: Report) -> list[str]:
     if report["speedup_vs_naive"] < SPEEDUP:
         said.append(f"speed-up over the naive way: {report['speedup_vs_naive']:.2f}, target {SPEEDUP}")
     if report["peak_gib"] > PEAK_GIB:
-        said.append(f"peak memory: {report['peak_gib']:.2f} GiB, target {PEAK_GIB:.0f}")
+        said.append(f"peak memory: {report['peak_gib']:.2f} GiB, target {PEAK_GIB:.0f} GiB")
     if report["digest_share"] > DIGEST_LIMIT:
         said.append(f"digests' share of the legs: {report['digest_share']:.1%}, target {DIGEST_LIMIT:.0%}")
     return said + growth.short(report["growth"])
@@ -153,12 +168,13 @@ def folder_of(given: str | None) -> Iterator[Path]:
 
 def show(
     scenarios: Sequence[str], *, expression: str | None, model: str | None, workers: int, sample: int,
-    run: str | None, as_json: bool,
+    run: str | None, as_json: bool, rest: Sequence[str] = (),
 ) -> Report:
     """Measure and print; returns the report."""
     with folder_of(run) as folder:
         report = measure(
-            scenarios, expression=expression, model=model, workers=workers, sample=sample, folder=folder
+            scenarios, expression=expression, model=model, workers=workers, sample=sample, folder=folder,
+            rest=rest,
         )
     _print(report, tables(report), short(report), as_json)
     return report

@@ -48,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
             sample=matrix.SAMPLE if options.sample is None else options.sample,
             run=options.run,
             as_json=options.json,
+            rest=options.rest,
         )
     elif options.growth:
         from harness.benches import matrix
