@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bench``: the embedded store's speed, a whole run beside the naive way, the growth of the harness's own work."""
+"""``bench``: the embedded store's speed, a whole run beside the naive way, the growth of its own work, reading a year."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def add(verbs: argparse._SubParsersAction) -> None:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--matrix", action="store_true", help="A run beside the naive way, and how its cost grows")
     kind.add_argument("--growth", action="store_true", help="Only how the harness's own cost grows; starts no engine")
+    kind.add_argument("--history", action="store_true", help="Reading 365 runs of 400 cells; starts no engine")
     parser.add_argument("--json", action="store_true", help="The figures as JSON")
     parser.add_argument("--blocks", type=int, default=64, metavar="N", help="Store: blocks moved at once (default: 64)")
     parser.add_argument("--plot", metavar="FILE", help="Store: write the ratios as a PNG (needs matplotlib)")
@@ -50,6 +51,10 @@ def run(options: argparse.Namespace) -> int:
             as_json=options.json,
             rest=options.rest,
         )
+    elif options.history:
+        from harness.benches import history
+
+        history.show(as_json=options.json)
     elif options.growth:
         from harness.benches import matrix
 

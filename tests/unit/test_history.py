@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.benches import history as bench
 from harness.errors import UsageError
 from harness.history import lines, quiet, read_past, table
 
@@ -131,3 +132,20 @@ def test_the_text_lists_what_is_not_quiet(tmp_path):
     assert text[2].split() == ["s::b", "fail", day(2), "1", day(2), day(1), "1", "2"]
     assert text[3] == "1 cells were green in every run"
     assert any(line.startswith("s::a") for line in lines(read_past(tmp_path), everything=True))
+
+
+def test_the_benchs_runs_are_read_whole_and_are_the_same_each_time(tmp_path):
+    bench.make_runs(tmp_path / "a", runs=3, cells=5)
+    past = read_past(tmp_path / "a")
+    rows = table(past)
+    assert (past.runs, len(rows), past.gaps) == (3, 5, ())
+    assert set(rows["runs"]) == {3} and rows["last_run"].unique() == ["2026-01-03T04:00:00Z"]
+    bench.make_runs(tmp_path / "b", runs=3, cells=5)
+    again = table(read_past(tmp_path / "b"))
+    assert again.to_dict("records") == rows.to_dict("records")
+
+
+def test_the_bench_reads_the_history_in_a_process_of_its_own(capsys):
+    told = bench.show(as_json=True, runs=2, cells=3)
+    assert json.loads(capsys.readouterr().out) == told
+    assert told["runs"] == 2 and told["cpu_seconds"] > 0 and told["peak_mib"] > 0
