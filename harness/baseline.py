@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.errors import ExitCode, UsageError
+from harness.errors import ExitCode, SchemaError, UsageError
 from harness.frame import COLUMNS, outcome_word, to_frame
 from harness.records import Outcome
 from harness.stored import listed, read_run
@@ -110,9 +110,11 @@ def load(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
 
     Raises:
         UsageError: not a run folder, or one that holds nothing that can be compared.
-        SchemaError: written with another schema.
     """
-    run = read_run(path)
+    try:
+        run = read_run(path)
+    except SchemaError:
+        return _frame_alone(path)
     try:
         frame = read_frame(path / "frame.csv")
     except FileNotFoundError:
@@ -131,6 +133,19 @@ def load(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
         # A frame of before this column was written.
         frame["platform"] = frame["platform"].fillna(run.facts["platform"])
     return frame, gaps
+
+
+def _frame_alone(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The frame of a run whose other files are of another schema; frames of every version are read.
+
+    Raises:
+        UsageError: there is none, or it is not whole.
+    """
+    try:
+        frame = read_frame(path / "frame.csv")
+    except (FileNotFoundError, ValueError) as error:
+        raise UsageError(f"{path}: was written with another schema and has no whole frame.csv ({error})") from None
+    return frame, ("written with another schema: its frame alone was read",)
 
 
 def reference_of(root: Path, platform: str) -> Path:

@@ -8,12 +8,14 @@ that has the fewest. The same plan is always cut the same way, so that each mach
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness import wire
 from harness.errors import UsageError
 from harness.plan import named, select
-from harness.records import Plan
+from harness.records import Cell, Plan
 
 #: Name of the file in a run folder that says which part of which plan it is.
 SHARD_FILE = "shard.json"
@@ -53,6 +55,11 @@ def read_spec(text: str) -> Shard:
     return Shard(index=int(match[1]), count=int(match[2]))
 
 
+def legs_of(cell: Cell) -> tuple[str, ...]:
+    """Digests of every leg that the cell needs."""
+    return cell.oracle, cell.subject, *cell.further
+
+
 def groups(plan: Plan) -> list[list[int]]:
     """Positions of the plan's cells, those that share a leg, directly or through others, together."""
     parent = list(range(len(plan.cells)))
@@ -65,7 +72,7 @@ def groups(plan: Plan) -> list[list[int]]:
 
     first: dict[str, int] = {}
     for place, cell in enumerate(plan.cells):
-        for digest in (cell.oracle, cell.subject):
+        for digest in legs_of(cell):
             low, high = sorted((root(first.setdefault(digest, place)), root(place)))
             parent[high] = low
     found: dict[int, list[int]] = {}
@@ -86,7 +93,7 @@ def part(plan: Plan, shard: Shard) -> Plan:
 
 
 def _legs(plan: Plan, group: list[int]) -> set[str]:
-    return {digest for place in group for digest in (plan.cells[place].oracle, plan.cells[place].subject)}
+    return {digest for place in group for digest in legs_of(plan.cells[place])}
 
 
 def question(plan: Plan) -> str:
@@ -94,8 +101,16 @@ def question(plan: Plan) -> str:
 
     Leaves out where the model lies, and the identity of the installation, which a merge compares by itself.
     """
-    bare = {leg.digest: named(replace(leg, identity={}, model=replace(leg.model, path=""))) for leg in plan.legs}
-    cells = [
-        replace(cell, oracle=bare[cell.oracle].digest, subject=bare[cell.subject].digest) for cell in plan.cells
-    ]
-    return wire.digest([wire.to_plain(cell) for cell in cells])
+    bare = {
+        leg.digest: named(replace(leg, identity={}, model=replace(leg.model, path=""))).digest for leg in plan.legs
+    }
+    return wire.digest(_renamed([wire.to_plain(cell) for cell in plan.cells], bare))
+
+
+def _renamed(plain: Any, names: Mapping[str, str]) -> Any:
+    """A plain value with every leg's digest in it replaced, wherever a cell keeps it."""
+    if isinstance(plain, dict):
+        return {key: _renamed(value, names) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return [_renamed(value, names) for value in plain]
+    return names.get(plain, plain) if isinstance(plain, str) else plain

@@ -97,15 +97,24 @@ def from_plain(kind: type[R], plain: Any, *, where: str = "record") -> R:
         WireError: unknown or missing fields, wrong types; all of them in one message.
     """
     if isinstance(plain, dict) and "schema" in plain and plain["schema"] != SCHEMA_VERSION:
-        raise SchemaError(
-            f"{where}: written with schema {plain['schema']}, this version reads {SCHEMA_VERSION}; "
-            "run it again, or read it with the version that wrote it"
-        )
+        raise SchemaError(_other_schema(where, plain["schema"]))
     try:
         return _adapter(kind).validate_python(plain)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise WireError(f"{where}: not a {kind.__name__}: {problems}") from None
+
+
+def _other_schema(where: str, schema: object) -> str:
+    said = f"{where}: written with schema {schema}, this version reads {SCHEMA_VERSION}"
+    if isinstance(schema, int) and schema > SCHEMA_VERSION:
+        return f"{said}: update this checkout"
+    # -S finds the commit that raised the version; the one before it is the last that reads the old one.
+    old = f"git log -1 --format=%h -S'SCHEMA_VERSION = {schema}' -- harness/records/names.py"
+    return (
+        f"{said}: `compare` and `history` read its frame.csv, and its report.md is as it was; to judge its legs again, "
+        f"use the version that wrote it: git worktree add ../kvparity-schema-{schema} $({old})^"
+    )
 
 
 def read(kind: type[R], path: Path) -> R:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 #: Version of what is written under ``results/``; a change of meaning of any record below raises it.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: The six stride permutations of vLLM's logical [L, B, H, N, C] (vllm/v1/kv_cache_layout.py: KVCacheLayout).
 LAYOUTS = ("LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC")

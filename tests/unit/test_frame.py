@@ -90,7 +90,7 @@ def test_what_a_dead_leg_never_measured_is_missing_not_zero():
 def test_integers_stay_integers_in_csv_beside_missing_ones():
     dead_case = replace(clean(REJECTED), subject=None)
     text = to_frame(
-        Plan(schema=1, cells=(clean().cell,), legs=tuple(clean().legs.values())),
+        Plan(schema=SCHEMA_VERSION, cells=(clean().cell,), legs=tuple(clean().legs.values())),
         [judge(clean().cell, clean().legs, clean().oracle, dead_case.subject)], {"oracle-leg": clean().oracle},
     ).to_csv(index=False)
     back = pd.read_csv(StringIO(text), dtype=COLUMNS)
@@ -100,7 +100,7 @@ def test_integers_stay_integers_in_csv_beside_missing_ones():
 
 
 def test_no_verdicts_give_an_empty_frame_with_all_columns():
-    frame = to_frame(Plan(schema=1, cells=(), legs=()), [], {})
+    frame = to_frame(Plan(schema=SCHEMA_VERSION, cells=(), legs=()), [], {})
     assert list(frame.columns) == list(COLUMNS) and len(frame) == 0
     assert pivot(frame).shape == (0, 0)
 
@@ -131,7 +131,7 @@ def test_pivot_orders_layouts_and_takes_the_worst_of_several_cells():
         for place, (layout, backend, flag, _, _) in enumerate(table)
     ]
     verdicts = [verdict_for(cell, *row[3:]) for cell, row in zip(cells, table, strict=True)]
-    plan = Plan(schema=1, cells=tuple(cells), legs=tuple(clean().legs.values()))
+    plan = Plan(schema=SCHEMA_VERSION, cells=tuple(cells), legs=tuple(clean().legs.values()))
     got = pivot(to_frame(plan, verdicts, {}))
     assert got.index.tolist() == ["LBHNC", "BHLNC"]
     assert got.columns.tolist() == [(False, "CPU_ATTN"), (True, "REFERENCE")]
@@ -145,7 +145,7 @@ def test_pivot_over_any_columns():
     ]
     cells = [replace(cell, axes={**cell.axes, "fault": "swap"} if cell.id == "c" else cell.axes) for cell in cells]
     verdicts = [verdict_for(cell, Outcome(word)) for cell, word in zip(cells, ("fail", "pass", "vacuous"), strict=True)]
-    frame = to_frame(Plan(schema=1, cells=tuple(cells), legs=tuple(clean().legs.values())), verdicts, {})
+    frame = to_frame(Plan(schema=SCHEMA_VERSION, cells=tuple(cells), legs=tuple(clean().legs.values())), verdicts, {})
     table = pivot(frame, index=["layout", "batch_invariant"], columns="fault")
     assert table.columns.tolist() == ["", "swap"] and table.columns.name == "fault"
     assert table.index.tolist() == [("LBHNC", False), ("LBHNC", True), ("BHLNC", True)]

@@ -144,13 +144,37 @@ def test_a_run_without_any_result_cannot_be_compared(stored, quick):
     assert quick.verb("check", "killed")[0] == 10
 
 
-def test_another_schema_is_refused_by_every_verb(stored, quick):
+def older(stored: Path, schema: int = 1) -> Path:
     folder = damaged(stored, "old")
     for path in (folder / "plan.json", *folder.glob("legs/*.json")):
-        path.write_text(path.read_text().replace('"schema": 1', '"schema": 0', 1))
-    for arguments in (("check", "old"), ("report", "old"), ("compare", "whole", "old")):
-        code, text = quick.verb(*arguments)
-        assert code == 4 and "written with schema 0, this version reads 1" in text
+        path.write_text(path.read_text().replace('"schema": 2', f'"schema": {schema}', 1))
+    return folder
+
+
+def test_legs_of_an_older_schema_are_refused_with_the_command_for_them(stored, quick):
+    older(stored)
+    for name in ("check", "report", "accept"):
+        code, text = quick.verb(name, "old")
+        assert code == 4
+        assert "plan.json: written with schema 1, this version reads 2: `compare` and `history` read its frame" in text
+        assert "use the version that wrote it: git worktree add ../kvparity-schema-1 $(git log -1 " in text
+
+
+def test_a_newer_schema_asks_for_an_update(stored, quick):
+    older(stored, 3)
+    code, text = quick.verb("check", "old")
+    assert code == 4 and "written with schema 3, this version reads 2: update this checkout" in text
+
+
+def test_a_frame_of_an_older_schema_is_compared_and_in_the_history(stored, quick):
+    folder = older(stored)
+    code, text = quick.verb("compare", "old", "whole")
+    assert code == 0 and "2 cells: 2 same" in text
+    assert "note: old is not whole: written with another schema: its frame alone was read" in text
+    assert quick.verb("history", ".")[1].startswith("2 runs, ")
+    (folder / "frame.csv").unlink()
+    code, text = quick.verb("compare", "old", "whole")
+    assert code == 4 and "old: was written with another schema and has no whole frame.csv" in text
 
 
 def test_check_names_the_finding_that_makes_the_difference(stored, quick):

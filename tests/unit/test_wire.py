@@ -64,7 +64,7 @@ def test_half_a_file_is_refused(tmp_path, cut):
         ({"surplus": 1}, "surplus: "),
         ({"ending": "great"}, "ending: "),
         ({"phases": [{"phase": "restore"}]}, "phases.0.prompts: "),
-        ({"schema": 99}, "written with schema 99, this version reads 1"),
+        ({"schema": 99}, "written with schema 99, this version reads 2"),
     ],
 )
 def test_what_is_not_the_record_is_refused_with_the_place(tmp_path, change, words):
