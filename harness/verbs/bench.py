@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``bench``: the embedded store's speed, a whole run beside the naive way, the growth of its own work, reading a year."""
+"""``bench``: the embedded store's speed, a whole run beside the naive way, its own work, reading a year."""
 
 from __future__ import annotations
 
