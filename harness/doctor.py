@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this machine can run, and why not the rest: one fact a line, problems with the next step.
 
-Looks at package metadata, files and the kernel's device lists; imports neither vLLM nor torch nor MORI, and touches no
-GPU.
+Looks at package metadata, files and the kernel's device lists; imports neither vLLM nor torch, touches no GPU; MORI is
+tried in a child.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform as machine
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from harness import host, warm
 from harness.device import LEG_GIB, gpus, slots
 from harness.errors import ExitCode, HarnessError
 from harness.models import find_model
+from harness.overlay import EXAMPLE, kept_wheel
 
 #: The UMBP connector's folder below the vllm package.
 UMBP = "distributed/kv_transfer/kv_connector/v1/umbp"
@@ -29,6 +32,9 @@ _DEVICE_FILES = {
     "rocm": ("/dev/kfd and /dev/dri", "HIP_VISIBLE_DEVICES"),
     "cuda": ("its GPUs", "CUDA_VISIBLE_DEVICES"),
 }
+
+#: Seconds for MORI's import.
+IMPORT_S = 60.0
 
 #: Its runtime on MORI, which the 0.33.0 wheel lacks.
 UMBP_RUNTIME = f"{UMBP}/runtime/embedded.py"
@@ -137,23 +143,50 @@ def _version(name: str) -> Fact:
 
 
 def _umbp(folder: Path | None, here: str | None) -> Fact:
+    accelerated = here in ("rocm", "cuda")
     if folder is None or not (folder / UMBP / "connector.py").is_file():
-        return Fact(name="UMBP", value="not in the installed vLLM", problem=here in ("rocm", "cuda"),
-                    next_step="name a source: `overlay:` beside `connector: umbp` in a scenario, for example "
-                              "wheel:vllm==0.33.0 or a vLLM checkout; the embedded store needs none")
+        if accelerated:
+            return Fact(name="UMBP", value="not in the installed vLLM", problem=True,
+                        next_step="use an image whose vLLM has it, or name a vLLM checkout with its MORI runtime in "
+                                  "KVPARITY_UMBP")
+        kept = kept_wheel(EXAMPLE)
+        where = "kept in the cache" if kept else "not downloaded yet: the first run fetches some 340 MB with pip"
+        return Fact(name="UMBP", value=f"not in the installed vLLM; its scenarios take {EXAMPLE}, {where}",
+                    next_step="" if kept else "offline: name a wheel (wheel:FILE.whl), git:REPO@REF or a vLLM checkout "
+                                              "in KVPARITY_UMBP; without one its cells are unavailable")
     if not (folder / UMBP_RUNTIME).is_file():
-        return Fact(name="UMBP", value="in the installed vLLM, without its MORI runtime (the harness's adapter serves)")
+        value = "in the installed vLLM, without its MORI runtime"
+        if accelerated:
+            return Fact(name="UMBP", value=f"{value}; the harness's adapter moves main memory only", problem=True,
+                        next_step="use an image whose vLLM has runtime/embedded.py, or name a checkout that has it in "
+                                  "KVPARITY_UMBP")
+        return Fact(name="UMBP", value=f"{value} (the harness's adapter serves)")
     return Fact(name="UMBP", value="in the installed vLLM, with its MORI runtime")
 
 
 def _mori(here: str | None) -> Fact:
-    if _package("mori") is not None:
-        version = host.installed("amd-mori") or host.installed("mori") or "of unknown version"
-        return Fact(name="MORI", value=f"{version}, importable")
-    if here == "rocm":
-        return Fact(name="MORI", value="not installed", problem=True,
-                    next_step="scenarios/rocm.yaml needs MORI; use an image that brings it, or install amd-mori")
-    return Fact(name="MORI", value="not installed; only ROCm uses it")
+    if _package("mori") is None:
+        if here == "rocm":
+            return Fact(name="MORI", value="not installed", problem=True,
+                        next_step="scenarios/rocm.yaml needs MORI; use an image that brings it, or install amd-mori")
+        return Fact(name="MORI", value="not installed; only ROCm uses it")
+    version = host.installed("amd-mori") or host.installed("mori") or "of unknown version"
+    if problem := _import_problem("mori.cpp"):
+        return Fact(name="MORI", value=f"{version}, does not import: {problem}", problem=here == "rocm",
+                    next_step="its libraries must fit this machine's ROCm" if here == "rocm" else "")
+    return Fact(name="MORI", value=f"{version}, importable")
+
+
+def _import_problem(name: str) -> str | None:
+    """Why a module does not import, None when it does; in a child, because it loads a GPU's libraries."""
+    try:
+        child = subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, text=True,
+                               timeout=IMPORT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"nothing happened within {IMPORT_S:.0f} s"
+    if child.returncode == 0:
+        return None
+    return (child.stderr.strip().splitlines() or [f"the child ended with code {child.returncode}"])[-1]
 
 
 def _devices(here: str | None) -> Fact:

@@ -95,6 +95,19 @@ def find_overlay(spec: str | None, *, cache: Path | None = None) -> Overlay:
         raise OverlayError(f"overlay {spec}: {error.strerror or error} ({error.filename or cache})") from error
 
 
+def kept_wheel(spec: str, *, cache: Path | None = None) -> Overlay | None:
+    """The overlay of ``wheel:NAME==VERSION`` if it has been downloaded before and is whole; asks nobody."""
+    cache = (cache or cache_folder()) / "overlays"
+    name, _, version = spec.removeprefix("wheel:").partition("==")
+    memory = cache / f"{name.strip()}-{version.strip()}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        kept = cache / json.loads(memory.read_text(encoding="utf-8"))["digest"]
+        files = _read_folder(kept / FOLDER)
+        if digest_of(files) == kept.name:
+            return _overlay(spec, files, kept)
+    return None
+
+
 # --- where the files come from ------------------------------------------------------------------------------------
 
 
@@ -173,11 +186,8 @@ def _wheel(spec: str, rest: str, cache: Path) -> Overlay:
     memory = cache / f"{name.strip()}-{version.strip()}.json"
     cache.mkdir(parents=True, exist_ok=True)
     with FileLock(memory.with_suffix(".lock")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            kept = cache / json.loads(memory.read_text(encoding="utf-8"))["digest"]
-            files = _read_folder(kept / FOLDER)
-            if digest_of(files) == kept.name:
-                return _overlay(spec, files, kept)
+        if kept := kept_wheel(spec, cache=cache.parent):
+            return kept
         with tempfile.TemporaryDirectory(dir=cache, prefix=".download.") as folder:
             overlay = _kept(spec, _wheel_files(spec, _download(spec, rest, Path(folder))), cache)
         memory.write_text(json.dumps({"origin": spec, "digest": overlay.digest}), encoding="utf-8")

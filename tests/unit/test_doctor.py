@@ -25,7 +25,8 @@ ROCM_HOST = {"vllm": "0.33.0+rocm", "torch": "2.13.0+rocm7", "transformers": "5.
 def machine(monkeypatch, tmp_path):
     """Make up a machine: its distributions, platform, GPUs, free memory and which files its vLLM has."""
 
-    def make(distributions, *, platform="cpu", gpus=("", []), free_gib=64.0, files=(), mori=False, model=None):
+    def make(distributions, *, platform="cpu", gpus=("", []), free_gib=64.0, files=(), mori=False, model=None,
+             broken=None, kept=None):
         vllm = tmp_path / "vllm"
         vllm.mkdir()
         for name in files:
@@ -45,6 +46,8 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setattr(doctor, "slots", lambda: max(1, len(gpus[1])))
         memory = SimpleNamespace(available=free_gib * 2**30)
         monkeypatch.setattr(doctor, "psutil", SimpleNamespace(virtual_memory=lambda: memory))
+        monkeypatch.setattr(doctor, "_import_problem", lambda name: broken)
+        monkeypatch.setattr(doctor, "kept_wheel", lambda spec: kept)
         found = SimpleNamespace(source="stand-in", path=str(tmp_path / "absent" if model is None else model))
         monkeypatch.setattr(doctor, "find_model", lambda *_, **__: found)
         return {fact.name: fact for fact in doctor.examine({})}
@@ -60,7 +63,9 @@ def test_a_cpu_host_that_can_run_its_matrix(machine):
     assert facts["GPUs"].value == "none; legs run on the CPU"
     assert facts["warm processes"].value.startswith("on")
     # Not there, and no problem: the CPU matrix restores from the embedded store.
-    assert facts["UMBP"].value == "not in the installed vLLM" and "overlay" in facts["UMBP"].next_step
+    assert facts["UMBP"].value == ("not in the installed vLLM; its scenarios take wheel:vllm==0.33.0, not downloaded "
+                                   "yet: the first run fetches some 340 MB with pip")
+    assert "KVPARITY_UMBP" in facts["UMBP"].next_step
     assert doctor.exit_code(list(facts.values())) is ExitCode.OK
 
 
@@ -94,6 +99,27 @@ def test_a_rocm_host_that_can_run_its_matrix(machine):
     assert facts["UMBP"].value == "in the installed vLLM, with its MORI runtime"
     assert facts["GPUs"].value == "2 (HIP_VISIBLE_DEVICES: 0, 1)"
     assert facts["warm processes"].value.startswith("off")
+
+
+def test_a_wheel_that_is_kept_needs_no_network(machine):
+    fact = machine(CPU_HOST, kept=object())["UMBP"]
+    assert fact.value.endswith("wheel:vllm==0.33.0, kept in the cache") and not fact.next_step
+
+
+def test_mori_that_is_there_and_does_not_load_is_no_mori(machine):
+    problem = "ImportError: libamdhip64.so.7: cannot open shared object file"
+    facts = machine({**ROCM_HOST, "amd-mori": "1.2"}, platform="rocm", mori=True, broken=problem)
+    assert facts["MORI"].problem and facts["MORI"].value == f"1.2, does not import: {problem}"
+
+
+def test_modules_are_really_tried():
+    assert doctor._import_problem("json") is None
+    assert doctor._import_problem("harness.no_such") == "ModuleNotFoundError: No module named 'harness.no_such'"
+
+
+def test_the_adapter_serves_no_gpu(machine):
+    fact = machine(ROCM_HOST, platform="rocm", files=(f"{doctor.UMBP}/connector.py",))["UMBP"]
+    assert fact.problem and fact.value.endswith("MORI runtime; the harness's adapter moves main memory only")
 
 
 def test_umbp_without_its_runtime_is_said(machine):

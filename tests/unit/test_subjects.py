@@ -83,8 +83,8 @@ def test_both_legs_of_a_cell_differ_in_connector_and_source_alone(plan_of):
         assert "KVPARITY_OVERLAY" not in oracle.env and "overlay" not in oracle.identity
         assert {**oracle.env, "KVPARITY_OVERLAY": str(HERE.path)} == subject.env
         assert subject.identity["overlay_files"] == HERE.digest
-    assert (len(plan.cells), len(plan.legs)) == (12, 18)
-    assert sum(cell.expectation.outcome is Outcome.CRASHED for cell in plan.cells if cell.expectation) == 2
+    assert (len(plan.cells), len(plan.legs)) == (48, 72)
+    assert sum(cell.expectation.outcome is Outcome.CRASHED for cell in plan.cells if cell.expectation) == 6
 
 
 def test_a_missing_source_is_asked_for_once_and_makes_unavailable_legs_that_say_why(plan_of, tmp_path):
