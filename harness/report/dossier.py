@@ -111,7 +111,7 @@ def dossier_of(run: RunView, cell: Cell, verdict: Verdict | None, word: str, anc
     ]
     return Dossier(
         anchor=anchor, cell=cell, mark=MARKS[verdict.verdict.value], word=word, command=command_of(cell),
-        sentence=SENTENCES[main.kind].format(reference=cell.reference) if main else _passed(verdict),
+        sentence=SENTENCES[main.kind].format(reference=cell.reference) if main else _passed(verdict, pair),
         findings=tuple(map(_finding, verdict.findings[:MOST_FINDINGS])),
         more_findings=max(0, len(verdict.findings) - MOST_FINDINGS),
         comparisons=tuple(comparisons(pair, verdict.findings)),
@@ -126,8 +126,10 @@ def dossier_of(run: RunView, cell: Cell, verdict: Verdict | None, word: str, anc
     )
 
 
-def _passed(verdict: Verdict) -> str:
+def _passed(verdict: Verdict, pair: Pair) -> str:
     compared = verdict.compared
+    if not pair.subject_leg.digests:
+        return f"{compared.tokens} tokens and {compared.logprobs} logprobs bitwise equal; KV digests off"
     return f"{compared.tokens} tokens, {compared.logprobs} logprobs and {compared.blocks} KV blocks bitwise equal"
 
 

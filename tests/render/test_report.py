@@ -14,7 +14,8 @@ from harness.bits import to_bits
 from harness.compare import judge
 from harness.records import SCHEMA_VERSION, Ending, Expectation, FindingKind, Outcome, Phase, Plan, Reference, Role
 from harness.report import RunView
-from harness.report.content import collect, counts, header
+from harness.report.content import EVIDENCE, collect, counts, header
+from harness.report.dossier import dossier_of
 from harness.report.hints import HINTS, SENTENCES
 from harness.report.markdown import render_markdown
 from harness.report.text import render_text
@@ -154,6 +155,19 @@ def test_header_and_counts_of_a_green_run():
         " results/20261130T0412Z-9f3c21aa"
     )
     assert counts(run) == "2 cells: 2 pass in 61 s"
+
+
+@pytest.mark.parametrize(("digests", "blocks", "sentence"), [
+    (True, "4/4", "6 tokens, 18 logprobs and 4 KV blocks bitwise equal"),
+    (False, "digests off", "6 tokens and 18 logprobs bitwise equal; KV digests off"),
+])
+def test_a_pass_without_digests_says_so(digests, blocks, sentence):
+    case = cases()[0]
+    legs = {name: replace(leg, digests=digests) for name, leg in case.legs.items()}
+    made = make_run([replace(case, legs=legs)])
+    (row,) = collect(made).evidence
+    assert row[EVIDENCE.index("KV blocks")] == blocks
+    assert dossier_of(made, made.plan.cells[0], made.verdicts[0], "pass", "c0").sentence == sentence
 
 
 def test_cells_without_a_verdict_are_counted(run):
