@@ -29,13 +29,16 @@ from harness.endings import Lost, child_observation, completed
 from harness.errors import WireError
 from harness.parts import joined, parts
 from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation
-from harness.servers import ServerError, Servers
+from harness.servers import ServerError, Servers, needed_by
 from harness.warm import WarmChild, WarmError, WarmProcesses
 from harness.warm import wanted as warm_wanted
 
 #: Seconds a stage may take before the leg counts as hung; a stage not named here has ``PHASE_DEADLINE_S``.
 DEADLINES_S: Mapping[str, float] = {"spawn": 120.0, "import": 300.0, "load": 900.0, "close": 120.0}
 PHASE_DEADLINE_S = 900.0
+
+#: The same for ``load`` where a connector talks to a server.
+SERVED_LOAD_S = 300.0
 
 #: How often a running child is looked at, seconds.
 POLL_S = 0.25
@@ -138,6 +141,12 @@ class Runner:
         finally:
             shutil.rmtree(store_path, ignore_errors=True)
 
+    def _deadlines_of(self, leg: Leg) -> Mapping[str, float]:
+        """A client that waits for its server in vain does so while the engine loads, and some wait for ever."""
+        if not needed_by(leg.kv_transfer_config):
+            return self._deadlines
+        return {**self._deadlines, "load": min(SERVED_LOAD_S, self._deadlines.get("load", PHASE_DEADLINE_S))}
+
     def _run_part(self, leg: Leg, environment: Mapping[str, str], log_mode: str) -> Observation:
         legs = self._folder.legs
         leg_path = legs / f"{leg.digest}.leg.json"
@@ -152,7 +161,7 @@ class Runner:
                 process = self._start(leg, (leg_path, child_path, log_path), environment, log.fileno(), writer)
         finally:
             os.close(writer)
-        watch = _Watch(process, reader, self._folder.stage_path(leg.digest), self._deadlines)
+        watch = _Watch(process, reader, self._folder.stage_path(leg.digest), self._deadlines_of(leg))
         try:
             hung = watch.until_end()
         finally:

@@ -13,7 +13,6 @@ import ctypes
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import torch
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingWorker
@@ -112,20 +111,26 @@ class HostHandler(gpu_worker.SingleDirectionOffloadingHandler):
         self._buffer_pool: list[Any] = []
 
     def transfer_async(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-        with _host_device():
+        with host_device():
             return super().transfer_async(job_id, src_spec, dst_spec)
 
 
 @contextlib.contextmanager
-def _host_device() -> Iterator[None]:
+def host_device() -> Iterator[None]:
     """The worker's module with a host's streams and events in place of a device's."""
-    platform = _HostPlatform(gpu_worker.current_platform)
-    with (
-        mock.patch.object(gpu_worker, "current_platform", platform),
-        mock.patch.object(torch, "Event", HostEvent),
-        mock.patch.object(gpu_worker, "SingleDirectionOffloadingHandler", HostHandler),
-    ):
+    changes = [
+        (gpu_worker, "current_platform", _HostPlatform(gpu_worker.current_platform)),
+        (gpu_worker, "SingleDirectionOffloadingHandler", HostHandler),
+        (torch, "Event", HostEvent),
+    ]
+    before = [getattr(module, name) for module, name, _ in changes]
+    try:
+        for module, name, value in changes:
+            setattr(module, name, value)
         yield
+    finally:
+        for (module, name, _), value in zip(changes, before, strict=True):
+            setattr(module, name, value)
 
 
 class HostOffloadingSpec(cpu_spec.CPUOffloadingSpec):
@@ -133,7 +138,7 @@ class HostOffloadingSpec(cpu_spec.CPUOffloadingSpec):
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         if self._worker is None:
-            with _host_device():
+            with host_device():
                 self._worker = self.create_worker(kv_caches)
         return self._worker
 

@@ -191,6 +191,13 @@ def test_a_leg_that_outlives_its_server_has_crashed_whatever_it_answered(tmp_pat
     assert [record.phase for record in observation.phases][-1] is Phase.RESTORE_AGAIN
 
 
+def test_a_client_that_hangs_in_its_init_is_ended_within_the_served_deadline(tmp_path, make_leg, monkeypatch):
+    monkeypatch.setattr("harness.runner.SERVED_LOAD_S", 1.0)
+    leg = make_leg(kv_transfer_config=CONFIG, fake={"stages": {"load": "hang"}})
+    observation, _ = run_leg(tmp_path, leg, GOOD)
+    assert (observation.ending, observation.failure.stage) == (Ending.HUNG, "load")
+
+
 def test_a_served_leg_runs_as_any_other_and_its_server_is_gone_afterwards(tmp_path, make_leg):
     observation, folder = run_leg(tmp_path, make_leg(kv_transfer_config=CONFIG), GOOD)
     assert observation.ending is Ending.OK
