@@ -19,7 +19,8 @@ from harness.verbs import (
     nightly,
     plan,
     report,
+    repro,
 )
 
 #: As ``--help`` lists them.
-VERBS = (matrix, plan, report, check, compare, history, accept, merge, nightly, controls, ab, doctor, bench)
+VERBS = (matrix, plan, report, repro, check, compare, history, accept, merge, nightly, controls, ab, doctor, bench)
