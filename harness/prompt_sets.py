@@ -94,6 +94,8 @@ def _shared_prefix(spec: PromptSpec, vocab_size: int, block_size: int) -> Pass:
 
 
 def _rolled_back(spec: PromptSpec, vocab_size: int, block_size: int) -> Pass:
+    if block_size < 2:
+        raise UsageError("prompt set `rolled_back`: every cut ends with a block of 1 token; it needs blocks of 2")
     if spec.count < 2 or spec.prefix_tokens <= spec.count * block_size:
         raise UsageError(
             f"prompt set `rolled_back`: a prefix of {spec.prefix_tokens} tokens cannot be rolled back by a block of"
@@ -104,7 +106,8 @@ def _rolled_back(spec: PromptSpec, vocab_size: int, block_size: int) -> Pass:
     # Cuts lie inside a block that was stored whole, or one token behind a block. None ends with a block: the shorter
     # prompt would compute that block again, and the longer one would find the computed one instead of the stored one.
     behind = (1, max(block_size // 2, 1))
-    cuts = [spec.prefix_tokens - index * block_size + behind[index % 2] for index in range(1, spec.count)]
+    blocks = spec.prefix_tokens // block_size
+    cuts = [(blocks - index) * block_size + behind[index % 2] for index in range(1, spec.count)]
     prompts = (whole, *(whole[:length] for length in cuts))
     order = tuple(range(len(prompts)))
     # Stored by the longest; asked for by the shortest first, which would otherwise only hit what the longest loaded.

@@ -89,3 +89,8 @@ def test_lengths_that_a_set_cannot_be_made_of(name, changes, words):
 def test_no_prompt_is_shorter_than_a_block_of_one_token():
     with pytest.raises(UsageError, match="no prompt is shorter than a block of 1 token"):
         make_pass(PromptSpec(set="shorter_than_block"), 1024, 1)
+
+
+def test_no_cut_lies_inside_a_block_of_one_token():
+    with pytest.raises(UsageError, match="every cut ends with a block of 1 token"):
+        make_pass(PromptSpec(set="rolled_back"), 1024, 1)
