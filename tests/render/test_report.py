@@ -203,15 +203,48 @@ def test_many_findings_of_a_kind_are_counted():
 
 def test_markdown_stays_under_its_limit_and_says_what_it_left_out():
     many = [as_cell(damaged(), f"cell-{number}", layout="BHLNC") for number in range(60)]
-    run = make_run(many)
+    run = make_run([*many, *(as_cell(clean(), f"clean-{number}") for number in range(3))])
     whole = render_markdown(run)
     cut = render_markdown(run, most_bytes=20_000)
     assert len(whole.encode()) > 60_000
     assert len(cut.encode()) <= 20_000
     shown = cut.count("### fail")
     assert 5 < shown < 60
-    assert f"{60 - shown} sections do not fit in 20000 bytes" in cut
-    assert cut.endswith("**60 cells: 60 fail in 61 s**\n")
+    assert f"{60 - shown} of 60 cells are left out here for size; see `{run.folder}/verdicts.jsonl`." in cut
+    # The rows of what passes go before any story of what does not; the tables stay.
+    assert "3 of 3 rows are left out here for size" in cut and "| BHLNC | fail |" in cut
+    assert cut.endswith("**63 cells: 3 pass, 60 fail in 61 s**\n")
+
+
+HUGE = "long words | <b> ``` " * 400
+
+
+@pytest.mark.parametrize("ending", [Ending.OK, Ending.CRASHED, Ending.REFUSED], ids=["pass", "crashed", "rejected"])
+def test_ten_thousand_cells_with_huge_words_fit_into_a_jobs_summary(ending):
+    case = clean(replace(REJECTED, match=None)) if ending is Ending.REFUSED else clean()
+    if ending is not Ending.OK:
+        gone = replace(dead(Role.SUBJECT, ending, HUGE, kind=HUGE), log_tail=(HUGE,) * 50)
+        case = replace(case, oracle=None, subject=replace(gone, failure=replace(gone.failure, trace=HUGE + "\n" * 99)))
+    run = make_run([as_cell(case, "one")])
+    names = [f"cell-{number}" for number in range(10_000)]
+    run = replace(
+        run, plan=replace(run.plan, cells=tuple(replace(run.plan.cells[0], id=name) for name in names)),
+        verdicts=tuple(replace(run.verdicts[0], cell=name) for name in names),
+    )
+    text = render_markdown(run)
+    size = len(text.encode())
+    word = {Ending.OK: "pass", Ending.CRASHED: "crashed", Ending.REFUSED: "expected"}[ending]
+    assert size <= 1024 * 1024
+    assert text.endswith(f"**10000 cells: 10000 {word} in 61 s**\n")
+    if ending is Ending.REFUSED:
+        assert size < 10_000 and "cell-99 and 9900 more |" in text
+    elif ending is Ending.OK:
+        assert text.count("| cell-") == 10_000 and "left out" not in text
+    else:
+        shown = text.count("### crashed")
+        assert f"{10_000 - shown} of 10000 cells are left out here for size" in text and shown > 100
+    # Every fence is closed.
+    assert text.count("```") % 2 == 0
 
 
 def test_markdown_cells_cannot_break_the_table():
