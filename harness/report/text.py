@@ -7,6 +7,7 @@ import io
 import os
 import shutil
 import sys
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -21,6 +22,8 @@ from harness.report.truth import TRUTH
 
 #: Columns of a report that does not go to a terminal.
 PIPED_WIDTH = 120
+#: Blanks between two columns.
+GAP = 2
 
 #: Passing cells whose evidence is listed; nobody reads thousands, and laying them out takes longer than judging them.
 MOST_EVIDENCE = 200
@@ -61,22 +64,14 @@ def render_text(run: RunView, *, width: int | None = None, color: bool | None = 
 def _print(console: Console, content: Content) -> None:
     console.print(content.header)
     for title, table in content.tables:
-        shown = _table(["layout", *table.columns])
-        for layout, row in zip(table.index, table.values.tolist(), strict=True):
-            shown.add_row(layout, *(_styled(word) for word in row))
-        _section(console, title, shown)
+        rows = zip(table.index, table.values.tolist(), strict=True)
+        _section(console, title, ["layout", *table.columns], [[layout, *map(_styled, row)] for layout, row in rows])
     if content.evidence:
-        shown = _table(EVIDENCE)
-        for row in content.evidence[:MOST_EVIDENCE]:
-            shown.add_row(*row)
-        _section(console, "Evidence of the passing cells", shown)
+        _section(console, "Evidence of the passing cells", EVIDENCE, content.evidence[:MOST_EVIDENCE])
         if len(content.evidence) > MOST_EVIDENCE:
             console.print(f"{len(content.evidence) - MOST_EVIDENCE} more passing cells are in frame.csv")
     if content.truth:
-        shown = _table(TRUTH)
-        for row in content.truth:
-            shown.add_row(*row)
-        _section(console, "Ground truth", shown)
+        _section(console, "Ground truth", TRUTH, content.truth)
         console.print(content.limits)
     for group in content.groups:
         console.print()
@@ -93,14 +88,14 @@ def _print_story(console: Console, story: Story) -> None:
     console.print(Text.assemble(_styled(story.word), "  ", (story.name, "bold")))
     _indented(console, story.sentence)
     if story.settings:
-        shown = _table(["setting", "oracle", "subject"])
-        for row in story.settings:
-            shown.add_row(*row)
-        console.print(shown)
+        console.print(_table(["setting", "oracle", "subject"], story.settings))
     for line in (*story.findings, f"evidence: {story.evidence}"):
         _indented(console, line)
-    for line in (*story.localisation, *(f"log of {line}" if line[0] != " " else line for line in story.logs)):
-        console.print(f"  {line}", soft_wrap=True)
+    for line in story.localisation:
+        # Sentences are wrapped, a picture's rows are not.
+        _indented(console, line) if line[0] != " " else console.print(f"  {line}", soft_wrap=True)
+    for line in story.logs:
+        console.print(f"  {line}" if line[0] == " " else f"  log of {line}", soft_wrap=True)
     for line in story.next_steps:
         _indented(console, f"next: {line}")
     console.print(f"  reproduce: {story.reproduce}", soft_wrap=True)
@@ -112,16 +107,32 @@ def _indented(console: Console, line: str) -> None:
     console.print(Padding(Text(line.lstrip()), (0, 0, 0, depth)))
 
 
-def _section(console: Console, title: str, table: Table) -> None:
+def _section(console: Console, title: str, headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+    """A title and its table; where not even its longest words fit side by side, a paragraph per row."""
     console.print()
     console.print(title, style="bold")
-    console.print(table)
+    if _least_width(headings, rows) <= console.width:
+        console.print(_table(headings, rows))
+        return
+    for first, *rest in rows:
+        console.print(Text(str(first)))
+        parts = [Text.assemble(f"{name} ", value) for name, value in zip(headings[1:], rest, strict=True) if value]
+        console.print(Padding(Text(", ").join(parts), (0, 0, 0, 2)))
 
 
-def _table(headings) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def _least_width(headings: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> int:
+    columns = zip(headings, *rows, strict=True)
+    words = (max(len(word) for value in column for word in (str(value).split() or [""])) for column in columns)
+    # rich counts the last column's gap, too.
+    return sum(words) + GAP * len(headings)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for heading in headings:
         table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

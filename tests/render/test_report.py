@@ -148,6 +148,25 @@ def test_no_color_holds_on_a_terminal(run, monkeypatch):
     assert "\x1b[" in render_text(run)
 
 
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 120])
+def test_no_line_but_paths_commands_and_pictures_is_wider_than_asked(run, width):
+    text = render_text(run, width=width, color=False)
+    free = ("  log of ", "  reproduce: ", "    layer", "      ")
+    assert [line for line in text.splitlines() if len(line) > width and not line.startswith(free)] == []
+    # Outcomes and cell names are never broken in two.
+    words = text.split()
+    for word in ("LBHNC-REFERENCE-bi0", "vacuous", "unavailable", "crashed"):
+        assert word in words or f"{word}," in words, word
+
+
+def test_a_narrow_terminal_gets_a_paragraph_per_row(run):
+    text = render_text(run, width=40, color=False)
+    assert "LBHNC-REFERENCE-bi1\n  against recompute, external tokens\n  16/16, tokens 6/6," in text
+    assert "LBHNC\n  REFERENCE pass, CPU_ATTN fail (was\n  pass), TRITON_ATTN unavailable\n" in text
+    # Where the words fit side by side there is a table.
+    assert re.search(r"^layout  REFERENCE +CPU_ATTN +TRITON_ATTN$", render_text(run, width=44, color=False), re.M)
+
+
 def test_header_and_counts_of_a_green_run():
     run = replace(make_run(cases()[:2]), reused_legs=0)
     assert header(run) == (
