@@ -42,7 +42,8 @@ class LoadedRun:
     Columns of ``cells``, a row per cell (``frame.csv``):
         scenario, cell: names; together unique in a run.
         layout, backend, batch_invariant, block_size: asked for; block size in tokens.
-        connector, prompt_set, seed, transfer, load, fault: further axes, missing where the scenario does not have them.
+        connector, prompt_set, restore, seed, transfer, load, fault: further axes, missing where the scenario does not
+            have them.
         reference: what the restore is compared with, ``recompute`` or ``local_hit``.
         restores: False where the connector gives nothing back by design.
         outcome, verdict, expected_outcome: what became of the cell; ``expected`` or ``fail`` by the scenario's
