@@ -12,6 +12,7 @@ from harness.connectors import ADAPTERS
 from harness.errors import UsageError
 from harness.overlay import Overlay, OverlayError, find_overlay
 from harness.records import SubjectSpec
+from harness.sources import NOT_FOUND, package_digest
 
 #: Environment variable that names an overlay to use instead of the scenarios' own, as KVPARITY_MODEL does for a model.
 OVERLAY_CHOICE = "KVPARITY_UMBP"
@@ -79,7 +80,11 @@ def source_of(subject: SubjectSpec, find: Callable[[str | None], Overlay] = find
     if missing is not None:
         return Source(identity={"unavailable": missing}, missing=missing)
     if subject.connector != "umbp":
-        return Source(env=adapter.env)
+        packages = [need.module for need in adapter.needs if need.module is not None]
+        return Source(
+            env=adapter.env,
+            identity={f"package files {name}": package_digest(name) or NOT_FOUND for name in packages},
+        )
     try:
         overlay = find(os.environ.get(OVERLAY_CHOICE) or subject.options.get("overlay"))
     except OverlayError as error:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from harness import subjects
 from harness.compare import judge
 from harness.connectors import ADAPTERS, FOLDER, PROCESS, Need, filled, refusals_of_class
 from harness.plan import make_plan
 from harness.records import Ending, FindingKind, Outcome, Phase, Reference, Role, SubjectSpec
 from harness.scenario import read_scenario
-from harness.sources import modules_of
+from harness.sources import modules_of, package_digest
 from harness.subjects import kv_transfer_config, source_of
 from harness.worker import classify
 from tests.unit.handmade import (
@@ -74,6 +75,14 @@ def test_what_is_not_installed_is_named_with_how_to_get_it():
         "connector example: no-such 1.0, no-such-program not installed here. Run make connectors."
     )
     assert source_of(SubjectSpec(connector="example")).missing is None
+
+
+def test_the_files_of_what_a_connector_needs_enter_the_legs_identity(monkeypatch):
+    needs = (Need(name="json", module="json"), Need(name="python", program="python3"))
+    monkeypatch.setitem(subjects.ADAPTERS, "example", replace(ADAPTERS["example"], needs=needs, env={"A": "1"}))
+    source = source_of(SubjectSpec(connector="example"))
+    assert source.env == {"A": "1"}
+    assert source.identity == {"package files json": package_digest("json")}
 
 
 @pytest.mark.parametrize(("connector", "words", "ending"), [
