@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from dataclasses import dataclass, replace
@@ -10,10 +11,13 @@ from pathlib import Path
 
 from harness import wire
 from harness.errors import WireError
-from harness.records import SCHEMA_VERSION, Ending, Failure, Observation
+from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation
 
 #: A log is read from its end only; a leg may write a hundred megabytes.
 LOG_TAIL_LINES, LOG_TAIL_BYTES = 40, 64 * 1024
+
+#: A longer log is cut in the middle once its leg has ended; one that filled the disk makes room for the next leg.
+LOG_BYTES, LOG_KEPT_BYTES = 16 * 2**20, 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +29,8 @@ class Lost:
         stage: the last one that the child entered.
         peak_bytes: of the child with its children, as sampled.
         hung: whether a stage outlived its deadline.
+        deadline_s: that stage's.
+        memory_kills: how often the kernel killed for memory meanwhile, anybody's process.
         code: exit code, negative for a signal.
         seconds: from start to end.
     """
@@ -33,6 +39,8 @@ class Lost:
     stage: str
     peak_bytes: int
     hung: bool
+    deadline_s: float
+    memory_kills: int
     code: int | None
     seconds: float
 
@@ -53,9 +61,13 @@ class Lost:
     def _ending(self, problem: str) -> tuple[Ending, str, str]:
         stage = self.stage
         if self.hung:
-            return Ending.HUNG, "deadline", f"stage {stage} outlived its deadline; stacks are at the end of the log"
+            words = f"stage {stage} outlived its deadline of {self.deadline_s:g} s; stacks are at the end of the log"
+            return Ending.HUNG, "deadline", words
         if self.code is not None and self.code < 0:
             name = signal.Signals(-self.code).name
+            if name == "SIGKILL" and self.memory_kills:
+                words = f"child died of {name} in stage {stage}, and the kernel killed for memory meanwhile"
+                return Ending.OUT_OF_MEMORY, name, words
             # The kernel's memory killer sends SIGKILL; so may anyone, hence "likely".
             hint = "; likely out of memory or killed from outside" if name == "SIGKILL" else ""
             return Ending.CRASHED, name, f"child died of {name} in stage {stage}{hint}"
@@ -75,18 +87,45 @@ def child_observation(path: Path, lost: Lost) -> Observation:
     return observation
 
 
-def completed(observation: Observation, sampled: int, log: Path, root: Path) -> Observation:
-    """The observation with what only the parent knows: the tree's peak memory and the log."""
+def unwritten(leg: Leg, error: OSError, seconds: float) -> Observation:
+    """The observation, kept in memory alone, of a leg whose files could not be written."""
+    return Observation(
+        schema=SCHEMA_VERSION, leg=leg.digest, ending=Ending.NO_OBSERVATION, resolved=None, phases=(),
+        failure=Failure(stage="write", kind=type(error).__name__, message=f"the run folder cannot be written: {error}"),
+        environment={}, seconds={"total": seconds}, peak_bytes=0,
+    )
+
+
+def completed(observation: Observation, sampled: int, log: Path, root: Path, left: list[str]) -> Observation:
+    """The observation with what only the parent knows: the tree's peak memory, the log, and what would not die."""
+    shorten(log)
+    last = () if observation.ending is Ending.OK else tail(log)
     return replace(
         observation,
         peak_bytes=max(observation.peak_bytes, sampled),
         log=str(log.relative_to(root)),
-        log_tail=() if observation.ending is Ending.OK else tail(log),
+        log_tail=(*last, *(f"still alive after SIGKILL: {one}" for one in left)),
     )
 
 
+def shorten(log: Path) -> None:
+    """Keep the beginning and the end of a log that is too long, in place: it may be what fills the disk."""
+    with contextlib.suppress(OSError), log.open("r+b") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        if size > LOG_BYTES:
+            stream.seek(size - LOG_KEPT_BYTES)
+            end = stream.read()
+            stream.seek(LOG_KEPT_BYTES)
+            stream.write(f"\n--- {size - 2 * LOG_KEPT_BYTES} bytes cut here\n".encode() + end)
+            stream.truncate()
+
+
 def tail(log: Path) -> tuple[str, ...]:
-    with log.open("rb") as stream:
-        stream.seek(max(0, stream.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-        text = stream.read().decode("utf-8", errors="replace")
+    """Its last lines, however long it is."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
+            text = stream.read().decode("utf-8", errors="replace")
+    except OSError as error:
+        return (f"the log cannot be read: {error}",)
     return tuple(text.splitlines()[-LOG_TAIL_LINES:])

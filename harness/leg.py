@@ -25,9 +25,6 @@ DIGESTED = (Phase.RECOMPUTE, Phase.POPULATE, *RESTORES)
 #: How a prompt is submitted of which only the KV matters.
 ONE_TOKEN = DecodeSpec(max_tokens=1, logprobs=1)
 
-#: Seconds within which unfinished stores must let go of their blocks.
-RESET_DEADLINE_S = 60.0
-
 
 def run_phases(
     leg: Leg,
@@ -39,12 +36,13 @@ def run_phases(
 ) -> None:
     """Run every phase of ``leg`` and append its record; ``stage`` is told the name of each phase as it begins.
 
+    What comes before the pass over the prompts has stages of its own: ``restore.reset``, ``restore.shift``.
+
     The caller owns ``records``, so that phases that finished before an exception are not lost. Stops after a phase
     whose reset failed: what follows would hit the local cache and look like a restore.
     """
     for number, phase in enumerate(leg.phases):
-        stage(phase.value)
-        record = _run_phase(leg, phase, number, engine, way, block_size)
+        record = _run_phase(leg, phase, number, engine, way, stage, block_size)
         records.append(record)
         if record.reset_ok is False:
             break
@@ -56,14 +54,25 @@ def run_phases(
 
 
 def _run_phase(
-    leg: Leg, phase: Phase, number: int, engine: Engine, way: Pass, block_size: int
+    leg: Leg,
+    phase: Phase,
+    number: int,
+    engine: Engine,
+    way: Pass,
+    stage: Callable[[str], None],
+    block_size: int,
 ) -> PhaseRecord:
     reset_ok, zeroed, nonzero = None, None, None
     if phase in CLEARED:
-        reset_ok = engine.reset(RESET_DEADLINE_S)
+        stage(f"{phase.value}.reset")
+        reset_ok = engine.reset(leg.deadlines["reset"])
         if reset_ok:
+            stage(f"{phase.value}.shift")
             _shift_free_blocks(leg, number, engine, block_size)
-            reset_ok = engine.reset(RESET_DEADLINE_S)
+            stage(f"{phase.value}.reset")
+            reset_ok = engine.reset(leg.deadlines["reset"])
+    stage(phase.value)
+    if phase in CLEARED:
         zeroed, nonzero = engine.zero()
     if phase in RESTORES and reset_ok:
         for primer in way.primers:

@@ -99,11 +99,18 @@ def make_plan(
         for axes in points(scenario.axes):
             cell, pair = _cell(scenario, axes, platform, models[scenario.model], identity, fake, overlays, connectors)
             own.append(cell)
-            legs.update({leg.digest: leg for leg in pair})
+            legs.update({leg.digest: _patient(leg, legs.get(leg.digest)) for leg in pair})
         own, truths = with_ground_truth(scenario, own, legs, fake)
         cells += own
-        legs.update({leg.digest: leg for leg in truths})
+        legs.update({leg.digest: _patient(leg, legs.get(leg.digest)) for leg in truths})
     return Plan(schema=SCHEMA_VERSION, cells=tuple(cells), legs=tuple(legs.values()))
+
+
+def _patient(leg: Leg, twin: Leg | None) -> Leg:
+    """The leg with the longer deadlines of the two; scenarios that share a leg may differ in them."""
+    if twin is None:
+        return leg
+    return replace(leg, deadlines={name: max(value, twin.deadlines[name]) for name, value in leg.deadlines.items()})
 
 
 def _remembering(find: Callable[[str | None], Overlay]) -> Callable[[str | None], Overlay]:
@@ -172,6 +179,7 @@ def _cell(
         "prompts": prompts,
         "decode": scenario.decode,
         "digests": scenario.evidence.digests,
+        "deadlines": dict(scenario.deadlines),
         "identity": dict(identity),
     }
     planted: dict[Role, Mapping[str, Any]] = {}

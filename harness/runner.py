@@ -1,63 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs legs in child processes: spawn, deadlines, endings, and nothing left behind.
+"""Runs legs in child processes: once each, with what they may see, and with nothing left behind.
 
-Every child is the leader of its own session, so that whatever it started dies with it (``killpg``). There is always an
-Observation afterwards: the child's own, or one that says how the child was lost.
+Every child is the leader of its own session. There is always an Observation afterwards: the child's own, or one that
+says how the child was lost. ``harness.watch`` follows it, ``harness.footprint`` ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
-import psutil
-
-from harness import wire
+from harness import footprint, wire
 from harness.archive import RunFolder
 from harness.child_env import child_environment
 from harness.device import Lease, lease
-from harness.endings import Lost, child_observation, completed
+from harness.endings import child_observation, completed, unwritten
 from harness.errors import WireError
+from harness.footprint import Footprint
 from harness.parts import joined, parts
 from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation
 from harness.servers import ServerError, Servers, needed_by
-from harness.warm import WarmChild, WarmError, WarmProcesses
+from harness.warm import WarmError, WarmProcesses
 from harness.warm import wanted as warm_wanted
-
-#: Seconds a stage may take before the leg counts as hung; a stage not named here has ``PHASE_DEADLINE_S``.
-DEADLINES_S: Mapping[str, float] = {"spawn": 120.0, "import": 300.0, "load": 900.0, "close": 120.0}
-PHASE_DEADLINE_S = 900.0
-
-#: The same for ``load`` where a connector talks to a server.
-SERVED_LOAD_S = 300.0
-
-#: How often a running child is looked at, seconds.
-POLL_S = 0.25
-
-#: How long a hung child has for writing its stacks before it is killed, seconds.
-STACKS_S = 5.0
+from harness.watch import Process, Watch
+from harness.worker import DEVICE_BUSY
 
 #: Names the folder that a leg's connector may keep files in (``harness.engines.vllm``).
 STORE_VARIABLE = "KVPARITY_STORE"
 
+#: The longest ``load`` where a connector talks to a server.
+SERVED_LOAD_S = 300.0
+
+#: Stages in which a lack of memory or a busy device says nothing of what the leg was to show.
+STARTING = ("spawn", "import", "load")
+
+#: Seconds before the second attempt, in which whoever held the device or the memory may let go of it.
+RETRY_AFTER_S = 5.0
+
 
 class Runner:
-    """Runs the legs of one run folder."""
+    """Runs the legs of one run folder.
 
-    def __init__(self, folder: RunFolder, *, deadlines: Mapping[str, float] = DEADLINES_S) -> None:
+    Args:
+        folder: the run folder.
+        deadlines: in place of a leg's own; keys of ``DEADLINES_S``, or names of single stages.
+        retry_after_s: pause before a second attempt.
+    """
+
+    def __init__(
+        self, folder: RunFolder, *, deadlines: Mapping[str, float] | None = None, retry_after_s: float = RETRY_AFTER_S
+    ) -> None:
         self._folder = folder
-        self._deadlines = deadlines
+        self._deadlines = deadlines or {}
+        self._retry_after_s = retry_after_s
         self._warm = WarmProcesses()
         self._servers = Servers(folder.path / "servers")
+        footprint.sweep()
 
     def close(self) -> None:
         """End what was kept warm for the next leg, and the servers that legs shared."""
@@ -67,15 +71,19 @@ class Runner:
     def ensure(self, leg: Leg) -> Observation:
         """The leg's observation: read when it has ended in this folder, otherwise run here and now.
 
-        Several processes may ask for the same leg at once; one runs it, the others wait for it.
+        Several processes may ask for the same leg at once; one runs it, the others wait for it. A folder that cannot
+        be written (a full disk) costs this leg, not the run.
         """
-        with self._folder.claim(leg):
-            observation = self._read(leg)
-            if observation is None:
-                with lease(leg) as device:
-                    observation = self._run_served(leg, device)
-                self._folder.write_observation(observation)
-            return observation
+        started = time.monotonic()
+        try:
+            with self._folder.claim(leg):
+                observation = self._read(leg)
+                if observation is None:
+                    observation = self._attempts(leg)
+                    self._folder.write_observation(observation)
+                return observation
+        except OSError as error:
+            return unwritten(leg, error, time.monotonic() - started)
 
     def ensure_pair(self, oracle: Leg, subject: Leg) -> tuple[Observation | None, Observation]:
         """(oracle's, subject's) observation; the oracle's is None where the subject did not come up.
@@ -98,14 +106,25 @@ class Runner:
             # Half a file is no observation; the leg runs again and replaces it.
             return None
 
-    def _start(
-        self, leg: Leg, paths: tuple[Path, Path, Path], environment: Mapping[str, str], log: int, stage: int
-    ) -> Process:
+    def _attempts(self, leg: Leg) -> Observation:
+        """Run the leg; once more where what it ran on failed it. An answer of any kind is never asked for again."""
+        with lease(leg) as device:
+            first = self._run_served(leg, device)
+        if not infrastructure_failed(first):
+            return first
+        time.sleep(self._retry_after_s)
+        with lease(leg) as device:
+            second = self._run_served(leg, device)
+        assert first.failure is not None
+        return replace(second, attempts=2, earlier=(first.failure,))
+
+    def _start(self, leg: Leg, paths: _Paths, environment: Mapping[str, str], log: int, stage: int) -> Process:
+        names = [str(path) for path in (paths.leg, paths.result, paths.log)]
         if leg.engine_name in ("vllm", "faulty", "unit") and warm_wanted(environment):
             # Without a warm process the leg only takes longer to start.
             with contextlib.suppress(WarmError):
-                return self._warm.start_leg([str(path) for path in paths], environment, log, stage)
-        return _spawn(paths, environment, log, stage)
+                return self._warm.start_leg(names, environment, log, stage)
+        return _spawn(names, environment, log, stage)
 
     def _run_served(self, leg: Leg, device: Lease) -> Observation:
         """Run the leg with the servers that its connector needs; one that fails is the leg's crash, in its words."""
@@ -124,64 +143,83 @@ class Runner:
         return observation
 
     def _run(self, leg: Leg, device: Lease, served: Mapping[str, str]) -> Observation:
-        """Run the leg's processes one after the other, over one store folder."""
-        store_path = self._folder.store_path(leg.digest)
+        """Run the leg's processes one after the other, over one store folder and one log."""
+        paths = _Paths(self._folder, leg.digest)
         # What a killed run left behind is not this leg's.
-        shutil.rmtree(store_path, ignore_errors=True)
-        store_path.mkdir()
-        environment = {**child_environment(leg, device, os.environ), **served}
-        environment[STORE_VARIABLE] = str(store_path.resolve())
+        shutil.rmtree(paths.store, ignore_errors=True)
+        paths.store.mkdir()
+        paths.log.unlink(missing_ok=True)
+        environment = {**served, STORE_VARIABLE: str(paths.store.resolve())}
         try:
             first, *others = parts(leg)
-            observation = self._run_part(first, environment, "wb")
+            observation = self._run_part(first, device, environment, paths)
             for part in others:
                 if observation.ending is Ending.OK:
-                    observation = joined(observation, self._run_part(part, environment, "ab"))
+                    observation = joined(observation, self._run_part(part, device, environment, paths))
             return observation
         finally:
-            shutil.rmtree(store_path, ignore_errors=True)
+            shutil.rmtree(paths.store, ignore_errors=True)
 
-    def _deadlines_of(self, leg: Leg) -> Mapping[str, float]:
+    def _deadlines_of(self, leg: Leg) -> dict[str, float]:
         """A client that waits for its server in vain does so while the engine loads, and some wait for ever."""
-        if not needed_by(leg.kv_transfer_config):
-            return self._deadlines
-        return {**self._deadlines, "load": min(SERVED_LOAD_S, self._deadlines.get("load", PHASE_DEADLINE_S))}
+        deadlines = {**leg.deadlines, **self._deadlines}
+        if needed_by(leg.kv_transfer_config):
+            deadlines["load"] = min(SERVED_LOAD_S, deadlines["load"])
+        return deadlines
 
-    def _run_part(self, leg: Leg, environment: Mapping[str, str], log_mode: str) -> Observation:
-        legs = self._folder.legs
-        leg_path = legs / f"{leg.digest}.leg.json"
-        child_path = legs / f"{leg.digest}.child.json"
-        log_path = self._folder.log_path(leg.digest)
-        child_path.unlink(missing_ok=True)
-        wire.write(leg_path, leg)
+    def _run_part(self, leg: Leg, device: Lease, served: Mapping[str, str], paths: _Paths) -> Observation:
+        paths.result.unlink(missing_ok=True)
+        wire.write(paths.leg, leg)
+        trace = Footprint(leg)
         reader, writer = os.pipe()
-        started = time.monotonic()
+        process, started, left = None, time.monotonic(), []
         try:
-            with log_path.open(log_mode) as log:
-                process = self._start(leg, (leg_path, child_path, log_path), environment, log.fileno(), writer)
+            try:
+                # Appending: the stacks of a hang are written by several processes.
+                with paths.log.open("ab") as log:
+                    outside = {**os.environ, **trace.environment()}
+                    environment = {**child_environment(leg, device, outside), **served}
+                    process = self._start(leg, paths, environment, log.fileno(), writer)
+            finally:
+                os.close(writer)
+            trace.begin(process)
+            watch = Watch(
+                process, trace, reader=reader, deadlines=self._deadlines_of(leg),
+                stage_path=paths.stage, result=paths.result, log=paths.log,
+            )
+            watch.until_end()
         finally:
-            os.close(writer)
-        watch = _Watch(process, reader, self._folder.stage_path(leg.digest), self._deadlines_of(leg))
-        try:
-            hung = watch.until_end()
-        finally:
-            _kill_group(process)
+            left = trace.end(process)
             os.close(reader)
-            self._folder.stage_path(leg.digest).unlink(missing_ok=True)
-            leg_path.unlink(missing_ok=True)
-        lost = Lost(
-            digest=leg.digest, stage=watch.stage, peak_bytes=watch.peak_bytes, hung=hung, code=process.returncode,
-            seconds=time.monotonic() - started,
-        )
-        observation = child_observation(child_path, lost)
-        child_path.unlink(missing_ok=True)
-        return completed(observation, watch.peak_bytes, log_path, self._folder.path)
+            paths.stage.unlink(missing_ok=True)
+            paths.leg.unlink(missing_ok=True)
+        observation = child_observation(paths.result, watch.lost(leg.digest, time.monotonic() - started))
+        paths.result.unlink(missing_ok=True)
+        return completed(observation, watch.peak_bytes, paths.log, self._folder.path, left)
 
 
-def _spawn(
-    paths: tuple[Path, Path, Path], environment: Mapping[str, str], log: int, stage: int
-) -> subprocess.Popen[bytes]:
-    leg, out, path = map(str, paths)
+class _Paths:
+    """Files of one leg in the run folder, while it runs."""
+
+    def __init__(self, folder: RunFolder, digest: str) -> None:
+        self.leg = folder.legs / f"{digest}.leg.json"
+        self.result = folder.legs / f"{digest}.child.json"
+        self.log = folder.log_path(digest)
+        self.stage = folder.stage_path(digest)
+        self.store = folder.store_path(digest)
+
+
+def infrastructure_failed(observation: Observation) -> bool:
+    """Whether a leg never came up because memory was short or its device busy: nothing that it was asked shows it."""
+    failure = observation.failure
+    if failure is None or failure.stage not in STARTING or observation.phases:
+        return False
+    busy = any(words in failure.message for words in DEVICE_BUSY)
+    return observation.ending is Ending.OUT_OF_MEMORY or (observation.ending is Ending.CRASHED and busy)
+
+
+def _spawn(names: list[str], environment: Mapping[str, str], log: int, stage: int) -> subprocess.Popen[bytes]:
+    leg, out, path = names
     return subprocess.Popen(
         [sys.executable, "-m", "harness.worker", leg, out, str(stage), path],
         stdin=subprocess.DEVNULL,
@@ -191,80 +229,3 @@ def _spawn(
         start_new_session=True,
         env=dict(environment),
     )
-
-
-#: A leg's process, however it was started.
-Process = subprocess.Popen[bytes] | WarmChild
-
-
-class _Watch:
-    """Follows one child through its stages."""
-
-    def __init__(
-        self, process: Process, reader: int, stage_path: Path, deadlines: Mapping[str, float]
-    ) -> None:
-        self._process = process
-        self._reader = reader
-        self._stage_path = stage_path
-        self._deadlines = deadlines
-        self.peak_bytes = 0
-        self.stage = ""
-        self._enter("spawn")
-
-    def _enter(self, stage: str) -> None:
-        self.stage = stage
-        self._until = time.monotonic() + self._deadlines.get(stage, PHASE_DEADLINE_S)
-        # For the progress line only; a full disk must not end the leg.
-        with contextlib.suppress(OSError):
-            self._stage_path.write_text(stage)
-
-    def until_end(self) -> bool:
-        """Wait for the child to end; True when a stage outlived its deadline (its stacks are in the log then)."""
-        buffer = b""
-        while True:
-            ready, _, _ = select.select([self._reader], [], [], POLL_S)
-            chunk = os.read(self._reader, 4096) if ready else b""
-            buffer += chunk
-            *stages, buffer = buffer.split(b"\n")
-            for stage in stages:
-                self._enter(stage.decode(errors="replace"))
-            self._sample_memory()
-            if self._process.poll() is not None:
-                self._drain(buffer)
-                return False
-            if ready and not chunk:
-                # The child closed its end: it is ending, or has become something else.
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(self._deadlines.get("close", PHASE_DEADLINE_S))
-                return self._process.poll() is None and self._dump_stacks()
-            if time.monotonic() > self._until:
-                return self._dump_stacks()
-
-    def _drain(self, buffer: bytes) -> None:
-        """Read what the child still said before it ended, so that the stage it died in is the last one it entered."""
-        while select.select([self._reader], [], [], 0)[0] and (chunk := os.read(self._reader, 4096)):
-            buffer += chunk
-        for stage in buffer.split(b"\n")[:-1]:
-            self._enter(stage.decode(errors="replace"))
-
-    def _dump_stacks(self) -> bool:
-        """Ask for the stacks of all threads (faulthandler listens on SIGUSR1 from the child's first line on)."""
-        if self.stage != "spawn":
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGUSR1)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(STACKS_S)
-        return True
-
-    def _sample_memory(self) -> None:
-        with contextlib.suppress(psutil.Error):
-            tree = psutil.Process(self._process.pid)
-            total = sum(process.memory_info().rss for process in [tree, *tree.children(recursive=True)])
-            self.peak_bytes = max(self.peak_bytes, total)
-
-
-def _kill_group(process: Process) -> None:
-    """Kill the child's whole session; the child itself may be gone while what it started lives on."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

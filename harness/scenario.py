@@ -130,6 +130,7 @@ def _scenario(file: ScenarioFile, document: Document, path: str, data: bytes) ->
         evidence=EvidenceSpec(**file.evidence.model_dump()),
         engine=_frozen(file.engine),
         env=dict(file.env),
+        deadlines=file.deadlines.model_dump(),
         overrides=tuple(
             Override(when=_when(entry.when), engine=_frozen(entry.engine), env=dict(entry.env),
                      line=document.line(("overrides", index)))

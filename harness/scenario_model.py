@@ -10,12 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from harness.connectors import ADAPTERS, Option
 from harness.kvstore.faults import FAULTS
 from harness.prompt_sets import SETS
-from harness.records import PLATFORMS, DecodeSpec, EvidenceSpec, FindingKind, Limits, Outcome, PromptSpec
+from harness.records import (
+    DEADLINES_S,
+    PLATFORMS,
+    DecodeSpec,
+    EvidenceSpec,
+    FindingKind,
+    Limits,
+    Outcome,
+    PromptSpec,
+)
 from harness.yaml_lines import Document, Path, choices, describe, name_of
 
 #: Planted faults of the embedded store.
@@ -59,6 +68,7 @@ _FINDINGS = tuple(str(kind) for kind in FindingKind if kind is not FindingKind.E
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Limit = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -98,6 +108,12 @@ class Evidence(_Section):
     digests: bool = _DEFAULT_EVIDENCE.digests
 
 
+#: ``deadlines``: seconds. Made by call, since one of its keys is a word of Python.
+Deadlines = create_model(
+    "Deadlines", __base__=_Section, **{name: (Seconds, default) for name, default in DEADLINES_S.items()}
+)
+
+
 class OverrideEntry(_Section):
     """One entry of ``overrides``."""
 
@@ -131,6 +147,7 @@ class ScenarioFile(_Section):
     evidence: Evidence = Evidence()
     engine: dict[str, Any] = {}
     env: dict[str, Any] = {}
+    deadlines: Deadlines = Deadlines()
     overrides: list[OverrideEntry] = []
     expect: list[ExpectEntry] = []
 
@@ -142,6 +159,7 @@ SECTIONS: Mapping[tuple[str, ...], type[BaseModel]] = {
     ("decode",): Decode,
     ("ground_truth",): GroundTruth,
     ("evidence",): Evidence,
+    ("deadlines",): Deadlines,
     ("overrides",): OverrideEntry,
     ("expect",): ExpectEntry,
 }
@@ -194,6 +212,8 @@ def _sentence(item: Mapping[str, Any], path: Path, document: Document) -> str:
         return f"{name} cannot be {words}; {choices(got, valid)}"
     if kind == "greater_than_equal":
         return f"{name} must be at least {context['ge']}, got {got}."
+    if kind == "greater_than":
+        return f"{name} must be more than {context['gt']:g}, got {got}."
     if kind == "string_pattern_mismatch":
         return f"{name} must be letters, digits, `_`, `-` and `.`, starting with a letter or digit, got {words}."
     if kind in ("too_short", "string_too_short"):

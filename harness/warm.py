@@ -21,17 +21,18 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 #: Variables that vLLM and our plugin read when an engine starts, not when modules are imported.
-#: The runner gives every leg a store folder and its servers' addresses; with one of these missing here, each leg would
-#: have a warm process of its own and pay the whole import.
+#: The runner gives every leg a store folder, a folder for temporary files and its servers' addresses; with one of these
+#: missing here, each leg would have a warm process of its own and pay the whole import.
 LATE_VARIABLES = frozenset({
     "VLLM_KV_CACHE_LAYOUT", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_SHARED_STORE", "KVPARITY_STORE",
     "KVPARITY_SERVER_PORT", "MOONCAKE_CONFIG_PATH", "MC_TCP_BIND_ADDRESS", "VLLM_HOST_IP", "LMCACHE_CHUNK_SIZE",
-    "LMCACHE_LOCAL_CPU", "LMCACHE_MAX_LOCAL_CPU_SIZE",
+    "LMCACHE_LOCAL_CPU", "LMCACHE_MAX_LOCAL_CPU_SIZE", "KVPARITY_LEG", "TMPDIR",
 })
 
 #: ``KVPARITY_WARM=0`` turns warm processes off; every leg then gets an interpreter of its own.
@@ -197,6 +198,8 @@ def _become_leg(run: Callable[[list[str]], int], order: Mapping[str, Any], log: 
     os.close(log)
     os.environ.clear()
     os.environ.update(order["environment"])
+    # Python remembers the folder that it found first.
+    tempfile.tempdir = None
     leg, out, path = order["arguments"]
     return run([leg, out, str(stage), path])
 

@@ -160,8 +160,13 @@ def write(path: Path, record: Any, *, indent: int | None = None) -> None:
 
 
 def named(leg: Leg) -> Leg:
-    """The leg with the digest of all its other fields."""
-    return dataclasses.replace(leg, digest=digest(dataclasses.replace(leg, digest="")))
+    """The leg with the digest of its other fields.
+
+    Deadlines are not in it, since a leg that kept them answers the same under any others, and one that did not is run
+    again anyway. ``reset`` is: a reset that comes too late ends the phases, and that is an answer.
+    """
+    lasting = {"reset": leg.deadlines["reset"]}
+    return dataclasses.replace(leg, digest=digest(dataclasses.replace(leg, digest="", deadlines=lasting)))
 
 
 def digest(value: Any) -> str:

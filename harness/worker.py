@@ -7,6 +7,7 @@ not evidence (an atexit hook can replace them); the observation file is.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import platform
@@ -16,10 +17,11 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from harness import wire
+from harness import stacks, wire
 from harness.connectors import refusals_of_class
 from harness.device import processor
 from harness.engines import open_engine
@@ -29,7 +31,7 @@ from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation, P
 
 #: The only environment variables that are written into results; anything else may hold a secret.
 RECORDED_VARIABLES = re.compile(
-    r"^(VLLM_(?!API_KEY)\w*|KVPARITY_\w+|OMP_NUM_THREADS|OMP_PROC_BIND|KMP_\w+|MKL_NUM_THREADS|PYTHONHASHSEED|"
+    r"^(VLLM_(?!API_KEY)\w*|KVPARITY_(?!LEG$)\w+|OMP_NUM_THREADS|OMP_PROC_BIND|KMP_\w+|MKL_NUM_THREADS|PYTHONHASHSEED|"
     r"TORCH_COMPILE_DISABLE|HIP_VISIBLE_DEVICES|CUDA_VISIBLE_DEVICES|HF_HUB_OFFLINE|TRANSFORMERS_OFFLINE|"
     r"AITER_\w+|LD_PRELOAD)$"
 )
@@ -41,8 +43,17 @@ REFUSALS = (ValueError, NotImplementedError)
 #: configuration was accepted (vLLM's call, and UMBP's ``data.py: KVLayoutPlanner``, which comes earlier).
 ACCEPTED_AT = ("register_kv_caches", "from_kv_cache_config")
 
-#: What torch and vLLM's CPU worker (vllm/v1/worker/cpu_worker.py) say when memory is short; the latter as ValueError.
-NO_MEMORY = ("can't allocate memory", "Available memory on node")
+#: What torch and vLLM's workers (vllm/v1/worker/cpu_worker.py, utils.py) say when memory is short; vLLM as ValueError.
+NO_MEMORY = ("can't allocate memory", "Available memory on node", "Free memory on device")
+
+#: What the drivers say when another process holds a device.
+DEVICE_BUSY = ("busy or unavailable", "Device or resource busy", "device is busy", "hipErrorContextAlreadyInUse")
+
+#: How vLLM's front end tells of an engine core that a signal ended.
+_KILLED_CORE = re.compile(r"Failed core proc\(s\): \{.*?: -(\d+)")
+
+#: Longest piece of a log that is looked at as one line.
+_LINE_BYTES = 8192
 
 #: Seconds of importing vLLM that this process was spared, because the one it was forked from had spent them for it.
 import_seconds = 0.0
@@ -131,6 +142,11 @@ def classify(
     kind, message = type(error).__name__, str(error)
     handed_over = _handed_over(trace)
     refusal = isinstance(error, REFUSALS)
+    killed = _KILLED_CORE.search(message)
+    if killed:
+        # Nothing that its log says before that is the reason.
+        name = signal.Signals(int(killed[1])).name
+        return Ending.CRASHED, Failure(stage=stage, kind=name, message=f"engine core died of {name}", trace=trace)
     if "Engine core initialization failed" in message:
         kind, message, handed_over = _root_cause(log, kind, message)
         refusal = kind in {"ValueError", "NotImplementedError", "ValidationError"}
@@ -139,6 +155,8 @@ def classify(
         return Ending.OUT_OF_MEMORY, failure
     if kind == "UnavailableError":
         return Ending.UNAVAILABLE, failure
+    if any(words in message for words in DEVICE_BUSY):
+        return Ending.CRASHED, failure
     if not accepted and any(text in message for text in refusals):
         return Ending.REFUSED, failure
     if refusal and not accepted and not handed_over:
@@ -152,16 +170,23 @@ def _handed_over(text: str) -> bool:
 
 def _root_cause(log: Path, kind: str, message: str) -> tuple[str, str, bool]:
     """The engine core's own exception: the first one that its log ends a traceback with."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return kind, message, False
-    handed_over = any(map(_handed_over, lines))
-    for line in lines:
-        found = _ROOT_CAUSE.search(line)
+    cause, handed_over = None, False
+    for line in _log_lines(log):
+        handed_over = handed_over or _handed_over(line)
+        found = _ROOT_CAUSE.search(line) if cause is None else None
         if found and found[1] not in {"RuntimeError"}:
-            return found[1], found[2], handed_over
-    return kind, message, handed_over
+            cause = found[1], found[2]
+    return (*(cause or (kind, message)), handed_over)
+
+
+def _log_lines(log: Path) -> Iterator[str]:
+    """The lines of a log, however long it or they are, without holding it."""
+    try:
+        with log.open("rb") as stream:
+            while line := stream.readline(_LINE_BYTES):
+                yield line.decode("utf-8", errors="replace").rstrip("\n")
+    except OSError:
+        return
 
 
 def environment() -> dict[str, str]:
@@ -187,11 +212,17 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when the one that started it is killed (prctl PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def main(arguments: list[str]) -> int:
     """Entry point of the child."""
     leg_path, out_path, descriptor, log_path = arguments
+    _die_with_parent()
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    stacks.listen()
     leg = wire.read(Leg, Path(leg_path))
     stages = Stages(int(descriptor))
     stages.seconds["import"] = import_seconds

@@ -13,7 +13,7 @@ from harness.archive import RunFolder
 from harness.compare import judge
 from harness.controls.build import Planted
 from harness.records import Finding, Outcome, Verdict
-from harness.runner import DEADLINES_S, Runner
+from harness.runner import Runner
 
 #: The fake engine's hanging restore is given up after this many seconds.
 HANG_DEADLINE_S = 3.0
@@ -91,7 +91,7 @@ def _warmth(one: Planted) -> str:
 
 def _run(one: Planted, runner: Runner, folder: RunFolder) -> Result:
     if one.control.fault == "hang":
-        runner = Runner(folder, deadlines={**DEADLINES_S, "restore": HANG_DEADLINE_S})
+        runner = Runner(folder, deadlines={"restore": HANG_DEADLINE_S})
     if one.first is not None:
         runner.ensure(one.first)
     if one.control.fault == "older_result":

@@ -94,11 +94,17 @@ class FakeEngine:
 
     def end_if_planted(self, stage: str) -> None:
         ending = self._leg.fake.get("stages", {}).get(stage)
-        if ending is not None:
-            ENDINGS[ending]()
+        if ending is None:
+            return
+        if mark := self._leg.fake.get("once"):
+            # A file that outlives the process: the planted ending comes in the first attempt alone.
+            if os.path.exists(mark):
+                return
+            open(mark, "x").close()
+        ENDINGS[ending]()
 
     def _planted(self) -> Mapping[str, Any]:
-        return self._leg.fake.get("phases", {}).get(self._stage.current, {})
+        return self._leg.fake.get("phases", {}).get(self._stage.current.partition(".")[0], {})
 
     def resolved(self) -> Resolved:
         connector = None if self._leg.kv_transfer_config is None else "EmbeddedStoreConnector"
@@ -180,6 +186,7 @@ class FakeEngine:
         return [_digest(place.tokens, block, (index, block) in damaged) for block in range(len(blocks))]
 
     def reset(self, deadline_s: float) -> bool:
+        self.end_if_planted(self._stage.current)
         if self._planted().get("reset_ok") is False:
             return False
         self._caches.reset()

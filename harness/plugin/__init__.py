@@ -17,12 +17,20 @@ BACKEND_VARIABLE = "KVPARITY_BACKEND"
 OVERLAY_VARIABLE = "KVPARITY_OVERLAY"
 
 
+#: Set for every process of a leg; such a process writes its stacks to its log when it is asked to.
+LEG_VARIABLE = "KVPARITY_LEG"
+
+
 def register() -> None:
     """Make vLLM's CPU platform strict about backends and, where asked for, batch invariant.
 
     Does nothing on other platforms: there vLLM validates an explicitly requested backend itself, and has its own
     batch-invariant kernels.
     """
+    if os.environ.get(LEG_VARIABLE):
+        from harness import stacks
+
+        stacks.listen()
     _install_overlay()
     asked = os.environ.get(BACKEND_VARIABLE)
     if not asked:

@@ -7,6 +7,7 @@ Nothing here imports another module of the harness.
 """
 
 from harness.records.names import (
+    DEADLINES_S,
     LAYOUTS,
     OUTCOME_ORDER,
     PLATFORMS,
@@ -59,6 +60,7 @@ __all__ = [
     "Cell",
     "Certainty",
     "Compared",
+    "DEADLINES_S",
     "DecodeSpec",
     "Edge",
     "Ending",

@@ -108,6 +108,14 @@ class Ending(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
+#: What a scenario's ``deadlines`` names -> seconds after which a leg that is still there counts as hung. ``prefill``
+#: bounds each phase that computes its prompts or finds them on the device, ``restore`` each that gets them from the
+#: store. ``reset`` is how long unfinished stores may hold their blocks before the reset counts as failed.
+DEADLINES_S: Mapping[str, float] = {
+    "import": 300.0, "load": 900.0, "prefill": 900.0, "restore": 900.0, "reset": 60.0,
+}
+
+
 class FindingKind(StrEnum):
     """One fact against a cell. ``docs/findings.md`` says for each what it means, its causes and the next step."""
 

@@ -159,6 +159,9 @@ class Observation:
         peak_bytes: peak resident memory of the child (with its children).
         log: path of the child's log, relative to the run folder.
         log_tail: its last lines, when ending is not OK.
+        attempts: how often the leg was started; a second time only where the first one found its device busy or too
+            little memory to start.
+        earlier: what became of the attempts before the last.
     """
 
     schema: int
@@ -172,6 +175,8 @@ class Observation:
     peak_bytes: int
     log: str = ""
     log_tail: tuple[str, ...] = ()
+    attempts: int = 1
+    earlier: tuple[Failure, ...] = ()
 
     def phase(self, phase: Phase) -> PhaseRecord | None:
         return next((record for record in self.phases if record.phase is phase), None)

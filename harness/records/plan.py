@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from harness.records.names import Certainty, Edge, Phase, Reference, Role
+from harness.records.names import DEADLINES_S, Certainty, Edge, Phase, Reference, Role
 from harness.records.scenario import DecodeSpec, Expectation, Limits, PromptSpec
 
 
@@ -36,10 +36,10 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Leg:
-    """One engine process's work; everything in it can change its answer, and ``digest`` names all of it.
+    """One engine process's work; what in it can change its answer is named by ``digest``.
 
     Attributes:
-        digest: hex digest over every other field.
+        digest: hex digest over every other field; of the deadlines over ``reset`` alone (``harness.plan.named``).
         role: oracle or subject.
         layout, backend, batch_invariant: what is asked for.
         model: the model to load.
@@ -54,6 +54,7 @@ class Leg:
         engine_name: ``vllm``; ``transformers`` for a ground truth; ``unit`` for a store without an engine; ``fake`` and
             ``faulty`` for planted endings.
         fake: instructions for the fake engine, empty otherwise.
+        deadlines: key of ``DEADLINES_S`` -> seconds.
     """
 
     digest: str
@@ -73,6 +74,7 @@ class Leg:
     restarts_before: Phase | None = None
     engine_name: str = "vllm"
     fake: Mapping[str, Any] = field(default_factory=dict)
+    deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES_S)
 
 
 @dataclass(frozen=True, kw_only=True)

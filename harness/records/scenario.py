@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.records.names import FindingKind, Outcome
+from harness.records.names import DEADLINES_S, FindingKind, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +118,7 @@ class Scenario:
         reference: ``auto``, ``recompute`` or ``local_hit``.
         engine: arguments passed through to vLLM's engine.
         env: environment variables of the engine.
+        deadlines: a key of ``DEADLINES_S`` -> seconds; all of them.
         digest: digest of the file's bytes.
         ground_truth: limits of the comparison with the ground truth, None for no such comparison.
     """
@@ -139,3 +140,4 @@ class Scenario:
     digest: str
     ground_truth: Limits | None = None
     evidence: EvidenceSpec = EvidenceSpec()
+    deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES_S)

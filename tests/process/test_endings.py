@@ -7,12 +7,7 @@ The fake engine goes through the same child process, the same files and the same
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
 
-import psutil
 import pytest
 
 from harness import endings
@@ -30,7 +25,7 @@ def folder(tmp_path) -> RunFolder:
     return made
 
 
-STAGES = ["import", "load", "populate", "restore"]
+STAGES = ["import", "load", "populate", "restore.reset", "restore"]
 
 
 def test_a_whole_leg_leaves_its_own_observation(folder, make_leg):
@@ -103,7 +98,7 @@ def test_a_leg_runs_once_and_is_read_afterwards(folder, make_leg, monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("spawned again")
 
-    monkeypatch.setattr(runner_module.subprocess, "Popen", refuse)
+    monkeypatch.setattr(runner_module, "_spawn", refuse)
     assert Runner(folder).ensure(make_leg()) == first
 
 
@@ -133,28 +128,6 @@ def test_the_log_is_read_from_its_end_only(folder, tmp_path):
         stream.write(b"x" * 10_000_000 + b"\n" + b"\n".join(b"line %d" % n for n in range(100)))
     tail = endings.tail(log)
     assert tail == tuple(f"line {n}" for n in range(60, 100))
-
-
-def test_what_a_child_started_dies_with_it(tmp_path):
-    """A grandchild in the same session outlives a SIGKILL of its parent, unless the whole group is killed."""
-    script = tmp_path / "parent.py"
-    script.write_text(textwrap.dedent("""
-        import subprocess, sys, os, signal
-        child = subprocess.Popen([sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"],
-                                 stdout=subprocess.PIPE, text=True)
-        child.stdout.readline()
-        print(child.pid, flush=True)
-        signal.pause()
-    """))
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    grandchild = psutil.Process(int(process.stdout.readline()))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert grandchild.is_running()
-    runner_module._kill_group(process)
-    gone, alive = psutil.wait_procs([grandchild], timeout=30)
-    assert [item.pid for item in gone] == [grandchild.pid] and alive == []
-    process.stdout.close()
 
 
 def test_nothing_but_the_observation_and_the_log_stays(folder, make_leg):

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from harness import wire
 from harness.compare import OUTCOME_OF
 from harness.compare.pair import finding
 from harness.controls import CONTROLS, Control, plant, show
@@ -22,6 +20,7 @@ from harness.errors import UsageError
 from harness.kvstore.faults import FAULTS as STORE_FAULTS
 from harness.records import Compared, FindingKind, Leg, Model, Outcome, Role, Verdict
 from harness.scenario_model import KNOWN_FAULTS
+from harness.wire import named as name_leg
 
 #: The kind that no fault can stand for: what a scenario says of a cell.
 NO_FAULT = {FindingKind.EXPECTATION_UNMET}
@@ -70,7 +69,7 @@ def test_names_are_unique_and_legs_are_named_by_their_content():
     assert len({one.name for one in ones}) == len(CONTROLS) == len(ones)
     for one in ones:
         for digest, leg in one.legs.items():
-            assert digest == leg.digest == wire.digest(replace(leg, digest=""))
+            assert digest == leg.digest == name_leg(leg).digest
             assert isinstance(leg, Leg)
 
 

@@ -11,7 +11,7 @@ import pytest
 from harness.axes import FURTHER_AXES, REQUIRED_AXES, cell_id, points
 from harness.backends import ALIAS_ENV, BACKENDS
 from harness.prompt_sets import SETS
-from harness.records import LAYOUTS, DecodeSpec, Limits, PromptSpec
+from harness.records import DEADLINES_S, LAYOUTS, DecodeSpec, Limits, PromptSpec
 from harness.scenario import KNOWN_CONNECTORS, read_scenario
 from harness.scenario_model import HARNESS_ENGINE_KEYS, HARNESS_ENV_KEYS, KNOWN_MODELS, SECTIONS
 
@@ -33,7 +33,7 @@ def rows(heading: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(("heading", "section"), [
     ("The keys", ()), ("prompts", ("prompts",)), ("decode", ("decode",)), ("ground_truth", ("ground_truth",)),
-    ("evidence", ("evidence",)), ("overrides", ("overrides",)), ("expect", ("expect",))])
+    ("evidence", ("evidence",)), ("deadlines", ("deadlines",)), ("overrides", ("overrides",)), ("expect", ("expect",))])
 def test_each_section_has_a_row_for_each_of_its_keys_and_no_other(heading, section):
     assert list(rows(heading)) == list(SECTIONS[section].model_fields)
 
@@ -50,6 +50,10 @@ def test_required_keys_are_said_to_be_required(heading, section):
 def test_defaults(heading, record):
     assert {name: cells[2].strip("`") for name, cells in rows(heading).items()} == {
         name: str(getattr(record, name)) for name in rows(heading)}
+
+
+def test_default_deadlines():
+    assert {name: float(cells[2]) for name, cells in rows("deadlines").items()} == DEADLINES_S
 
 
 def test_subject_options():
@@ -79,14 +83,14 @@ def test_what_the_harness_keeps_for_itself():
 
 
 def test_examples_parse(tmp_path):
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
     cells = {}
     for number, text in enumerate(EXAMPLES):
         path = tmp_path / f"{number}.yaml"
         path.write_text(text)
         scenario = read_scenario(path)
         cells[scenario.name] = len({cell_id(axes) for axes in points(scenario.axes)})
-    assert cells == {"example": 12, "own-connector": 1, "two-paths": 32, "edges": 2}
+    assert cells == {"example": 12, "own-connector": 1, "two-paths": 32, "edges": 2, "patient": 1}
 
 
 def test_prompt_sets():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.plan import make_plan, select
-from harness.records import Outcome, Phase, Reference, Role
+from harness.records import DEADLINES_S, Outcome, Phase, Reference, Role
 from harness.scenario import read_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +51,23 @@ def test_what_each_cell_of_the_matrix_must_show(plan_of, matrix):
     assert cells["LBHNC-REFERENCE-bi1"].reference is Reference.RECOMPUTE
     assert cells["LBHNC-REFERENCE-bi0"].reference is Reference.LOCAL_HIT
     assert (cells["LBHNC-REFERENCE-bi0"].block_size, cells["LBHNC-CPU_ATTN-bi0"].block_size) == (16, 32)
+
+
+def test_deadlines_name_no_leg_but_for_the_reset(plan_of, matrix):
+    plain = plan_of(matrix)
+    patient = plan_of(replace(matrix, deadlines={**DEADLINES_S, "load": 7.0, "restore": 8.0}))
+    assert [leg.digest for leg in patient.legs] == [leg.digest for leg in plain.legs]
+    assert {leg.deadlines["load"] for leg in patient.legs} == {7.0}
+    hasty = plan_of(replace(matrix, deadlines={**DEADLINES_S, "reset": 1.0}))
+    assert {leg.digest for leg in hasty.legs}.isdisjoint(leg.digest for leg in plain.legs)
+
+
+def test_a_leg_that_two_scenarios_share_gets_the_longer_deadlines(plan_of, matrix):
+    one = replace(matrix, deadlines={**DEADLINES_S, "load": 1.0, "restore": 99.0})
+    two = replace(matrix, name="two", deadlines={**DEADLINES_S, "load": 88.0, "restore": 2.0})
+    plan = plan_of(one, two)
+    assert len(plan.legs) == 72
+    assert {(leg.deadlines["load"], leg.deadlines["restore"]) for leg in plan.legs} == {(88.0, 99.0)}
 
 
 def test_both_legs_differ_in_the_connector_alone(plan_of, matrix):

@@ -12,7 +12,7 @@ from harness.axes import cell_id, effective, points, prompts_of, subject_of
 from harness.backends import BACKENDS, choosable
 from harness.errors import ScenarioError
 from harness.expect import expectation_for
-from harness.records import LAYOUTS, FindingKind, Outcome
+from harness.records import DEADLINES_S, LAYOUTS, FindingKind, Outcome
 from harness.scenario import read_scenario, read_scenarios
 from harness.scenario_model import Option
 
@@ -71,6 +71,12 @@ def test_defaults_are_those_of_the_records(scenario, tmp_path):
     assert (read.decode.max_tokens, read.decode.logprobs, read.decode.submit) == (16, 5, "together")
     assert (read.engine, read.env, read.overrides, read.expect) == ({}, {}, (), ())
     assert read.digest == hashlib.blake2b(GOOD.encode(), digest_size=16).hexdigest()
+
+
+def test_deadlines_are_whole_and_default_to_those_of_the_records(scenario):
+    assert scenario(GOOD).deadlines == DEADLINES_S
+    read = scenario(GOOD + "deadlines: {import: 30, reset: 2.5}\n")
+    assert read.deadlines == {**DEADLINES_S, "import": 30, "reset": 2.5}
 
 
 def test_platforms_default_to_all(scenario):
@@ -183,7 +189,7 @@ expect:
     text = dict(found)
     assert text[2] == ("unknown key `platform` in a scenario; did you mean `platforms`? Valid keys: name, "
                        "platforms, model, subject, axes, reference, prompts, decode, ground_truth, "
-                       "evidence, engine, env, overrides, expect.")
+                       "evidence, engine, env, deadlines, overrides, expect.")
     assert "did you mean `tiny`?" in text[3]
     assert "did you mean `embedded`?" in text[4]
     assert text[6] == ("axes.layout[1]: `LBHCN` is no KV cache layout; did you mean `LBNHC`? Valid choices: "
@@ -309,6 +315,16 @@ CASES = {
     "unknown prompt key": (
         "", "prompts: {tail: 8}\n", 9,
         "unknown key `tail` in prompts; did you mean `tail_tokens`?"),
+    "no time": (
+        "", "deadlines: {load: 0}\n", 9,
+        "deadlines.load must be more than 0, got 0."),
+    "time in words": (
+        "", "deadlines: {load: soon}\n", 9,
+        "deadlines.load must be a number, got the text `soon`."),
+    "unknown deadline": (
+        "", "deadlines: {prefil: 3}\n", 9,
+        "unknown key `prefil` in deadlines; did you mean `prefill`? Valid keys: import, load, "
+        "prefill, restore, reset."),
     "fraction": (
         "", "decode: {max_tokens: 1.5}\n", 9,
         "decode.max_tokens must be a whole number, got the number 1.5."),
