@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fcntl
+import itertools
 import os
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from filelock import FileLock
 
 from harness import wire
 from harness.errors import UsageError, WireError
 from harness.records import Ending, Leg, Observation, Plan, Verdict
+
+#: File in ``legs/`` that is locked by the one process that runs in the folder, and says who that is.
+OWNER = "run.lock"
 
 #: Endings that a resumed run need not repeat: the answer would be the same.
 FINAL_ENDINGS = (Ending.OK, Ending.REFUSED)
@@ -30,13 +37,15 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.legs = path / "legs"
+        self._owned: IO[str] | None = None
 
     @classmethod
     def create(cls, root: Path, plan: Plan, *, now: datetime.datetime | None = None) -> RunFolder:
         """Make a new folder under ``root`` for ``plan`` and point ``latest`` to it."""
         now = now or datetime.datetime.now(datetime.UTC)
-        folder = cls(root / f"{now:%Y%m%dT%H%M%SZ}-{wire.digest(plan)[:8]}")
+        folder = cls(_new_folder(root, f"{now:%Y%m%dT%H%M%SZ}-{wire.digest(plan)[:8]}"))
         folder.prepare()
+        folder.own()
         folder.point_latest(root)
         return folder
 
@@ -51,6 +60,35 @@ class RunFolder:
         if self.path.is_dir() and any(self.path.iterdir()) and not self.legs.is_dir():
             raise UsageError(f"{self.path}: holds files but no legs/: not a run folder; name an empty or a new one")
         self.legs.mkdir(parents=True, exist_ok=True)
+
+    def own(self) -> None:
+        """Be the one run of this folder, until this process ends or ``disown`` is called.
+
+        Raises:
+            UsageError: another process has it.
+        """
+        stream = (self.legs / OWNER).open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            owner = stream.read().strip() or "another process"
+            stream.close()
+            raise UsageError(
+                f"{self.path}: a run is going on in this folder ({owner}); wait until it has ended, or name another "
+                "folder"
+            ) from None
+        stream.truncate(0)
+        now = datetime.datetime.now().astimezone()
+        stream.write(f"process {os.getpid()} on {socket.gethostname()}, since {now:%Y-%m-%d %H:%M:%S %Z}\n")
+        stream.flush()
+        self._owned = stream
+
+    def disown(self) -> None:
+        """Let another process run in this folder."""
+        if self._owned is not None:
+            self._owned.close()
+            self._owned = None
 
     def point_latest(self, root: Path) -> None:
         """``<root>/latest`` -> this folder, replaced in one step."""
@@ -146,3 +184,14 @@ class RunFolder:
         """Leg digest -> observation, of those legs that have ended."""
         found = {leg.digest: self.read_observation(leg.digest) for leg in plan.legs}
         return {digest: observation for digest, observation in found.items() if observation is not None}
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    """Make a folder that no other run has, also when two start in the same second."""
+    root.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise AssertionError

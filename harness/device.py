@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,9 @@ from harness.records import Leg
 
 #: Memory that one Qwen3-0.6B leg of the CPU matrix needs at most, GiB; decides how many run side by side.
 LEG_GIB = 4.5
+
+#: Where leases lie. Not the caller's own folder for temporary files: two runs with different ones share the devices.
+LEASES = Path("/tmp")
 
 #: How often a busy set of devices is asked again, seconds.
 RETRY_S = 0.5
@@ -109,7 +111,7 @@ def lease(leg: Leg) -> Iterator[Lease]:
     if not devices or leg.engine_name in ("fake", "transformers"):
         yield Lease()
         return
-    folder = Path(tempfile.gettempdir()) / f"kvparity-devices-{os.getuid()}"
+    folder = LEASES / f"kvparity-devices-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     while True:
         for device in devices:

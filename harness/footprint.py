@@ -10,6 +10,7 @@ nobody maps now.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getpass
 import os
 import secrets
@@ -31,8 +32,11 @@ from harness.records import Leg
 #: Environment variable with the leg's token. Every process of the leg has it.
 TOKEN = "KVPARITY_LEG"
 
-#: Folders of legs begin so; the number of the process that runs the leg follows.
-PREFIX = "kvparity-"
+#: Names of legs' folders begin so.
+PREFIX = "kvparity-leg-"
+
+#: A folder without a lock belongs to nobody after so many seconds; before, it may be about to get one.
+YOUNG_S = 60.0
 
 #: Longest path of a folder in which vLLM may make its sockets: a socket's path has 107 bytes at most.
 SOCKET_FOLDER_BYTES = 60
@@ -67,8 +71,11 @@ class Footprint:
 
     def __init__(self, leg: Leg) -> None:
         self.token = secrets.token_hex(8)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=temporary_base()))
-        self._leader = 0
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=temporary_base()))
+        # Held as long as this process lives, also where process numbers mean something else (another container).
+        self._lock = os.open(self.folder, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._leader: int | None = None
         self._seen: dict[int, float] = {}
         self._shared: set[str] = set()
         self._before = _shared_names()
@@ -145,7 +152,10 @@ class Footprint:
 
     def remove(self) -> None:
         """Remove the folder and the shared memory that nobody maps any more."""
+        if self not in ACTIVE:
+            return
         ACTIVE.discard(self)
+        os.close(self._lock)
         shutil.rmtree(self.folder, ignore_errors=True)
         new = {name for name in _shared_names() - self._before if name in self._shared or _is_librarys(name)}
         own = {name for name in new if name not in self._mentioned}
@@ -168,15 +178,51 @@ def temporary_base() -> Path:
 
 def sweep() -> int:
     """Remove folders of legs whose runner was killed before it could; how many."""
-    stale = [path for path in temporary_base().glob(f"{PREFIX}*-*") if _is_stale(path)]
+    stale = [path for path in temporary_base().glob(f"{PREFIX}*") if _is_stale(path)]
     for path in stale:
         shutil.rmtree(path, ignore_errors=True)
     return len(stale)
 
 
 def _is_stale(path: Path) -> bool:
-    number = path.name.removeprefix(PREFIX).partition("-")[0]
-    return number.isdigit() and not psutil.pid_exists(int(number))
+    try:
+        if time.time() - path.stat().st_mtime < YOUNG_S:
+            return False
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def kill_all() -> list[int]:
+    """Kill what is alive of every leg that this process runs, without waiting."""
+    return [pid for trace in list(ACTIVE) for pid in trace.kill()]
+
+
+def end_all() -> None:
+    """Kill and remove what is left of every leg that this process runs."""
+    for trace in list(ACTIVE):
+        trace.kill()
+        trace.remove()
+
+
+def await_gone(pids: Iterable[int], seconds: float) -> None:
+    """Wait until none of these processes is alive, at most so long."""
+    until = time.monotonic() + seconds
+    while (alive := [pid for pid in pids if _is_alive(pid)]) and time.monotonic() < until:
+        _await(alive, until)
+
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return _state_and_session(pid)[0] not in "ZX"
+    return False
 
 
 def describe(pid: int) -> str:

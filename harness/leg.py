@@ -49,8 +49,9 @@ def run_phases(
     if leg.restarts_before is not None and Phase.POPULATE in leg.phases:
         # The process ends here and another one looks for what this one stores.
         stage("drain")
-        if not engine.reset(RESET_DEADLINE_S):
-            raise LegError(f"stores were unfinished {RESET_DEADLINE_S:g} s after the last phase before a new engine")
+        patience = leg.deadlines["reset"]
+        if not engine.reset(patience):
+            raise LegError(f"stores were unfinished {patience:g} s after the last phase before a new engine")
 
 
 def _run_phase(

@@ -19,6 +19,7 @@ import pytest
 from harness import host, wire
 from harness.archive import RunFolder
 from harness.errors import ExitCode, HarnessError
+from harness.interrupt import Interrupts
 from harness.plan import select
 from harness.progress import Progress
 from harness.records import Cell, Outcome, Verdict
@@ -35,6 +36,8 @@ FILES = pytest.StashKey[list[str]]()
 ENDED = pytest.StashKey[dict[str, str]]()
 #: Where run folders are made.
 RESULTS = pytest.StashKey[Path]()
+#: Why the reports are not in the run folder.
+UNWRITTEN = pytest.StashKey[str]()
 #: What the reports show, once the session has finished.
 VIEW = pytest.StashKey[RunView]()
 
@@ -68,6 +71,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             if WORKER_FOLDER in worker:
                 config.stash[FILES] = worker[WORKER_FILES]
                 config.stash[RUN] = join_run(RunFolder(Path(worker[WORKER_FOLDER])))
+                Interrupts().install()
             return
         files = scenario_files(config.args, config.rootpath)
         if files:
@@ -103,6 +107,7 @@ def _open(config: pytest.Config, files: list[Path]) -> None:
     run = config.stash[RUN] = open_run(plan, results=results, chosen=Path(chosen) if chosen else None)
     if spec:
         wire.write(run.folder.path / SHARD_FILE, ShardFile(index=shard.index, count=shard.count, whole=whole))
+    Interrupts().install()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -280,8 +285,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     words = config.stash[ENDED]
     facts = _facts(run, progress)
     view = run.view(words, facts)
-    write_results(run, view, facts | {"exit": int(exitstatus), "seconds": view.seconds, "ended": _now()})
     config.stash[VIEW] = view
+    try:
+        write_results(run, view, facts | {"exit": int(exitstatus), "seconds": view.seconds, "ended": _now()})
+    except OSError as error:
+        # A full disk: the report is still printed, but nobody may take the run for one that left its files.
+        config.stash[UNWRITTEN] = f"the reports could not be written: {error}"
+        session.exitstatus = ExitCode.INTERNAL
+        return
     red = [word for word in words.values() if word not in GREEN]
     if exitstatus == ExitCode.FAILED and red and len(red) == session.testsfailed and set(red) <= set(AMBER):
         session.exitstatus = ExitCode.AMBER
@@ -314,8 +325,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.ensure_newline()
     terminalreporter.section("kvparity report")
     terminalreporter.write(render_text(view, color=terminalreporter.hasmarkup))
+    for name in sorted(config.stash[ENDED].keys() - {f"{one.scenario}::{one.cell}" for one in view.verdicts}):
+        terminalreporter.write_line(f"{name}: {config.stash[ENDED][name]}, and its result could not be kept")
     _compare_with_accepted(terminalreporter, config, view)
-    terminalreporter.write_line(f"report: {view.folder}/report.html, {view.folder}/report.md, {view.folder}/frame.csv")
+    files = f"report: {view.folder}/report.html, {view.folder}/report.md, {view.folder}/frame.csv"
+    terminalreporter.write_line(config.stash.get(UNWRITTEN, files))
 
 
 def _compare_with_accepted(terminalreporter: Any, config: pytest.Config, view: RunView) -> None:

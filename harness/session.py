@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import host
+from harness import footprint, host
 from harness.archive import RunFolder
 from harness.compare import judge
 from harness.errors import UsageError
@@ -102,7 +102,8 @@ class Run:
         self._legs = {leg.digest: leg for leg in self.plan.legs}
 
     def close(self) -> None:
-        """End what the runner kept warm."""
+        """End what the runner kept warm, and what an interrupt left of a leg."""
+        footprint.end_all()
         self._runner.close()
 
     def run_cell(self, cell: Cell) -> Verdict:
@@ -140,7 +141,7 @@ def open_run(plan: Plan, *, results: Path, chosen: Path | None) -> Run:
     """The run folder for ``plan``: ``chosen`` (resumed when it holds legs of this plan) or a new one under ``results``.
 
     Raises:
-        UsageError: ``chosen`` is not a run folder.
+        UsageError: ``chosen`` is not a run folder, or another process runs in it.
     """
     if chosen is None:
         folder = RunFolder.create(results, plan)
@@ -148,6 +149,7 @@ def open_run(plan: Plan, *, results: Path, chosen: Path | None) -> Run:
     else:
         folder = RunFolder(chosen)
         folder.prepare()
+        folder.own()
         folder.forget_unfinished()
         reused = folder.ended(plan)
     folder.write_plan(plan)

@@ -44,7 +44,7 @@ def deadline_of(stage: str, deadlines: Mapping[str, float]) -> float:
         return deadlines[stage]
     if stage in FIXED_S:
         return FIXED_S[stage]
-    if stage.endswith(".reset"):
+    if stage.endswith(".reset") or stage == "drain":
         return 2 * deadlines["reset"]
     return deadlines["restore" if stage in RESTORING else "prefill"]
 

@@ -12,12 +12,19 @@ are a hash of the prompt, so an unplanted pair of legs agrees bit for bit. ``Leg
 
 from __future__ import annotations
 
+import atexit
 import base64
 import hashlib
 import os
+import resource
 import signal
+import socket
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import resource_tracker, shared_memory
+from pathlib import Path
 from typing import Any
 
 from harness.engines import Answer, Counters, Placement
@@ -57,6 +64,49 @@ def _pause() -> None:
     signal.pause()
 
 
+def _busy() -> None:
+    raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
+
+
+def _exhaust() -> None:
+    """Ask for more and more memory under a limit of this process's own, until there is none."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + EXHAUST_BYTES, resource.RLIM_INFINITY))
+    kept = []
+    while True:
+        kept.append(bytearray(EXHAUST_BYTES // 8))
+
+
+def _flood() -> None:
+    """Fill the log, then die."""
+    line = b"x" * 1023 + b"\n"
+    for _ in range(FLOOD_BYTES // len(line) // 1024):
+        os.write(1, line * 1024)
+    raise RuntimeError("planted crash after a flood")
+
+
+def _litter() -> None:
+    """Leave a child in this session and a daemon outside it, a socket and files, and shared memory; then be killed."""
+    script = "import signal; print('up', flush=True); signal.pause()"
+    for own_session in (False, True):
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE,
+                         start_new_session=own_session).stdout.readline()
+    shared = shared_memory.SharedMemory(create=True, size=4096)
+    resource_tracker.unregister(shared._name, "shared_memory")
+    Path(tempfile.gettempdir(), "litter").write_text(shared.name)
+    socket.socket(socket.AF_UNIX).bind(os.path.join(tempfile.gettempdir(), "socket"))
+    print("littered", tempfile.gettempdir(), shared.name, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _lie() -> None:
+    """Replace the exit code at the very end."""
+    atexit.register(os._exit, 3)
+
+
+#: How much a process that exhausts its memory may have beside what it has, and how long a flood is, bytes.
+EXHAUST_BYTES, FLOOD_BYTES = 64 * 2**20, 100 * 2**20
+
 #: What a stage can be made to do.
 ENDINGS: Mapping[str, Callable[[], None]] = {
     "refuse": _refuse,
@@ -64,6 +114,12 @@ ENDINGS: Mapping[str, Callable[[], None]] = {
     "memory": _no_memory,
     "hang": _hang,
     "pause": _pause,
+    "busy": _busy,
+    "exhaust": _exhaust,
+    "flood": _flood,
+    "litter": _litter,
+    "lie": _lie,
+    "sigstop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "sigkill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "sigsegv": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "exit0": lambda: os._exit(0),

@@ -7,12 +7,26 @@ workers: what a run says must not depend on that.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import queue
+import secrets
+import signal
+import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
+
+from harness import footprint
+
+#: Seconds for anything that a test waits for; nothing takes so long unless it is broken.
+PATIENCE_S = 120.0
 
 SCENARIO = """\
 name: small
@@ -52,13 +66,16 @@ class Suite:
     def scenario(self, text: str, name: str = "small.yaml") -> None:
         (self.root / "scenarios" / name).write_text(text)
 
-    def run(self, *arguments: str, fake: dict | None = None, paths: tuple[str, ...] = ("scenarios",)):
+    def command(self, *arguments: str, fake: dict | None = None, paths: tuple[str, ...] = ("scenarios",)) -> list[str]:
         plants = self.root / "fake.json"
         plants.write_text(json.dumps(fake or {}))
-        return self._pytester.run(
+        return [
             sys.executable, "-m", "pytest", *paths, "--kvparity-fake", str(plants),
             "--kvparity-model", str(self.root / "model"), *self.workers, *arguments,
-        )
+        ]
+
+    def run(self, *arguments: str, **options):
+        return self._pytester.run(*self.command(*arguments, **options))
 
     @property
     def folder(self) -> Path:
@@ -69,6 +86,83 @@ class Suite:
 
     def outcomes(self) -> dict[str, str]:
         return dict(self.frame()["verdict"])
+
+
+class Started:
+    """A run in a session of its own that goes on while the test does something."""
+
+    def __init__(self, suite: Suite, arguments: tuple[str, ...], fake: dict | None) -> None:
+        # A token for the run: whatever it starts inherits it, and can be found by it afterwards.
+        self._token = f"test-{secrets.token_hex(8)}"
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        self.text = ""
+        self.process = subprocess.Popen(
+            suite.command(*arguments, fake=fake), cwd=suite.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True, env={**os.environ, "STARTED_BY_TEST": self._token},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def until(self, *words: str) -> None:
+        """Wait until each of these has been printed."""
+        while not all(word in self.text for word in words):
+            line = self._lines.get(timeout=PATIENCE_S)
+            assert line is not None, self.text
+            self.text += line
+
+    def end(self) -> int:
+        """Wait for its end and look for what it has left; its exit code."""
+        code = self.process.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
+            self.text += line
+        self.none_left()
+        return code
+
+    def none_left(self) -> None:
+        """Nothing that the run started is alive; the kernel may still be about to end what was just killed."""
+        footprint.await_gone(self.alive(), PATIENCE_S)
+        assert [footprint.describe(pid) for pid in self.alive()] == []
+
+    def alive(self) -> list[int]:
+        return [
+            process.pid for process in psutil.process_iter()
+            if process.pid != os.getpid() and self._token in _environment(process)
+            and process.status() != psutil.STATUS_ZOMBIE
+        ]
+
+    def kill(self) -> None:
+        for pid in self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def _environment(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("STARTED_BY_TEST", "")
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Started]]:
+    """Starts runs; kills at the test's end what is left of them."""
+    runs: list[Started] = []
+
+    def started(suite: Suite, *arguments: str, fake: dict | None = None) -> Started:
+        runs.append(Started(suite, arguments, fake))
+        return runs[-1]
+
+    yield started
+    for run in runs:
+        run.kill()
 
 
 @pytest.fixture(params=[["-p", "no:xdist"], ["-n", "2"]], ids=["alone", "two-workers"])

@@ -7,23 +7,16 @@ The fake engine goes through the same child process, the same files and the same
 from __future__ import annotations
 
 import os
+import tracemalloc
 
 import pytest
 
 from harness import endings
 from harness import runner as runner_module
-from harness.archive import RunFolder
+from harness import watch as watch_module
 from harness.device import Lease
 from harness.records import Ending, Phase, Role
 from harness.runner import Runner, child_environment
-
-
-@pytest.fixture
-def folder(tmp_path) -> RunFolder:
-    made = RunFolder(tmp_path / "run")
-    made.prepare()
-    return made
-
 
 STAGES = ["import", "load", "populate", "restore.reset", "restore"]
 
@@ -59,7 +52,7 @@ def test_a_whole_leg_leaves_its_own_observation(folder, make_leg):
     ],
 )
 def test_each_ending_at_each_stage(folder, make_leg, stage, planted, ending, kind):
-    observation = Runner(folder).ensure(make_leg(fake={"stages": {stage: planted}}))
+    observation = Runner(folder, retry_after_s=0.0).ensure(make_leg(fake={"stages": {stage: planted}}))
     assert (observation.ending, observation.failure.kind, observation.failure.stage) == (ending, kind, stage)
     assert observation.leg == "ab" * 8
 
@@ -78,11 +71,21 @@ def test_finished_phases_of_a_leg_that_dies_later_are_kept(folder, make_leg):
     assert any("planted crash" in line for line in [*observation.log_tail, observation.failure.trace])
 
 
-def test_a_hang_is_ended_at_its_deadline_with_its_stacks(folder, make_leg):
-    deadlines = {"restore": 0.2}
-    observation = Runner(folder, deadlines=deadlines).ensure(make_leg(fake={"stages": {"restore": "hang"}}))
-    assert (observation.ending, observation.failure.stage) == (Ending.HUNG, "restore")
-    assert any("_hang" in line for line in observation.log_tail), "the stacks are in the log"
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("planted", ["hang", "sigstop"])
+def test_a_hang_is_ended_at_its_deadline_with_its_stacks(folder, make_leg, stage, planted):
+    """Also of a child that is stopped: it is woken to write them."""
+    deadlines = dict.fromkeys(["import", "load", "prefill", "restore", "reset"], 0.2)
+    leg = make_leg(deadlines=deadlines, fake={"stages": {stage: planted}})
+    # A slow machine must not make another stage late.
+    patient = {name: 60.0 for name in ("import", "load", "populate", "local_hit", "restore") if name != stage}
+    observation = Runner(folder, deadlines={**patient, "spawn": 60.0}).ensure(leg)
+    assert (observation.ending, observation.failure.stage) == (Ending.HUNG, stage)
+    text = "\n".join(observation.log_tail)
+    assert "--- stacks of" in text and "end_if_planted" in text and "harness/worker.py" in text
+    assert f"stage {stage} outlived its deadline of {'0.4' if 'reset' in stage else '0.2'} s" in (
+        observation.failure.message
+    )
 
 
 def test_a_failed_reset_ends_the_phases_and_is_written_down(folder, make_leg):
@@ -128,6 +131,91 @@ def test_the_log_is_read_from_its_end_only(folder, tmp_path):
         stream.write(b"x" * 10_000_000 + b"\n" + b"\n".join(b"line %d" % n for n in range(100)))
     tail = endings.tail(log)
     assert tail == tuple(f"line {n}" for n in range(60, 100))
+
+
+def test_a_whole_observation_counts_whatever_the_exit_code_says(folder, make_leg):
+    observation = Runner(folder).ensure(make_leg(fake={"stages": {"close": "lie"}}))
+    assert observation.ending is Ending.OK and len(observation.phases) == 4
+
+
+HALF = {"nothing": "", "half": '{"schema": 1, "leg": "abab', "not an observation": '{"a": 1}', "binary": "\x00\x01"}
+
+
+@pytest.mark.parametrize("text", HALF.values(), ids=HALF)
+def test_a_broken_result_file_is_no_observation(folder, make_leg, monkeypatch, text):
+    """The child dies in its last stage, and something else lies where its result should be."""
+    real = runner_module.Watch.until_end
+
+    def broken(self) -> None:
+        real(self)
+        self._result.write_text(text)
+
+    monkeypatch.setattr(runner_module.Watch, "until_end", broken)
+    observation = Runner(folder).ensure(make_leg(fake={"stages": {"close": "exit0"}}))
+    assert (observation.ending, observation.failure.stage) == (Ending.NO_OBSERVATION, "close")
+    assert "left no observation in stage close" in observation.failure.message
+
+
+def test_a_child_that_only_does_not_end_is_believed(folder, make_leg, monkeypatch):
+    """Its last act is done: the deadline of ``close`` ends the process, not the answer."""
+    real = runner_module.Watch.until_end
+
+    def late(self) -> None:
+        real(self)
+        self._give_up()
+
+    monkeypatch.setattr(runner_module.Watch, "until_end", late)
+    assert Runner(folder).ensure(make_leg()).ending is Ending.OK
+
+
+def test_a_log_of_100_megabytes_is_read_from_its_end_and_cut(folder, make_leg):
+    tracemalloc.start()
+    observation = Runner(folder).ensure(make_leg(fake={"stages": {"restore": "flood"}}))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (observation.ending, observation.failure.message) == (Ending.CRASHED, "planted crash after a flood")
+    assert len(observation.log_tail) == endings.LOG_TAIL_LINES
+    assert peak < 16 * 2**20
+    log = folder.log_path(observation.leg)
+    assert log.stat().st_size < 2 * endings.LOG_KEPT_BYTES + 100
+    assert b"bytes cut here" in log.read_bytes()
+
+
+def test_memory_that_a_limit_ends_is_out_of_memory(folder, make_leg):
+    observation = Runner(folder).ensure(make_leg(fake={"stages": {"restore": "exhaust"}}))
+    assert (observation.ending, observation.failure.kind) == (Ending.OUT_OF_MEMORY, "MemoryError")
+    assert observation.attempts == 1, "it had started: a second attempt could hide something"
+
+
+def test_a_child_that_the_kernel_killed_for_memory_is_out_of_memory(folder, make_leg, monkeypatch):
+    kills = iter([7, 8])
+    monkeypatch.setattr(watch_module, "memory_kills", lambda: next(kills))
+    observation = Runner(folder).ensure(make_leg(fake={"stages": {"restore": "sigkill"}}))
+    assert (observation.ending, observation.failure.kind) == (Ending.OUT_OF_MEMORY, "SIGKILL")
+
+
+@pytest.mark.parametrize("planted", ["busy", "memory"])
+@pytest.mark.parametrize("stage", ["import", "load"])
+def test_what_the_machine_failed_at_the_start_is_tried_once_more(folder, make_leg, tmp_path, planted, stage):
+    fake = {"stages": {stage: planted}, "once": str(tmp_path / "mark")}
+    observation = Runner(folder, retry_after_s=0.0).ensure(make_leg(fake=fake))
+    assert (observation.ending, observation.attempts) == (Ending.OK, 2)
+    assert [failure.stage for failure in observation.earlier] == [stage]
+    assert folder.read_observation(observation.leg) == observation
+    again = Runner(folder, retry_after_s=0.0).ensure(make_leg(digest="cd" * 8, fake={"stages": {stage: planted}}))
+    assert (again.attempts, len(again.earlier)) == (2, 1) and again.ending is not Ending.OK
+
+
+@pytest.mark.parametrize(
+    ("stage", "planted"),
+    [("load", "raise"), ("load", "refuse"), ("load", "sigkill"), ("load", "exit0"), ("restore", "busy"),
+     ("restore", "memory")],
+)
+def test_no_other_ending_is_tried_again(folder, make_leg, tmp_path, stage, planted):
+    fake = {"stages": {stage: planted}, "once": str(tmp_path / "mark")}
+    observation = Runner(folder, retry_after_s=0.0).ensure(make_leg(fake=fake))
+    assert observation.ending is not Ending.OK
+    assert (observation.attempts, observation.earlier) == (1, ())
 
 
 def test_nothing_but_the_observation_and_the_log_stays(folder, make_leg):

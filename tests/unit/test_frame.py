@@ -63,7 +63,8 @@ def test_a_row_has_every_column_by_value():
         "prompts": "2 of 8+1 tokens, seed 0",
         "decode": "3 tokens, top 2, together", "store": "EmbeddedStore", "platform": "cpu",
         "oracle_leg": "oracle-leg", "subject_leg": "subject-leg", "duration_s": 9.0,
-        "oracle_s": 4.5, "subject_s": 4.5, "peak_mib": 512.0, "threads": 1, "vllm": "0.32.0", "torch": "2.13.0+cpu",
+        "oracle_s": 4.5, "subject_s": 4.5, "peak_mib": 512.0, "attempts": 1,
+        "threads": 1, "vllm": "0.32.0", "torch": "2.13.0+cpu",
     }
 
 

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every test in this folder also checks that nothing of its legs is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness import footprint
+from harness.archive import RunFolder
+from harness.footprint import Footprint
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "run")
+    made.prepare()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Footprint]]:
+    """Footprints of the test's legs; at its end none of them has a process, a folder or shared memory."""
+    made: list[Footprint] = []
+    real = Footprint.__init__
+
+    def noted(self: Footprint, leg) -> None:
+        real(self, leg)
+        made.append(self)
+
+    monkeypatch.setattr(Footprint, "__init__", noted)
+    before = footprint._shared_names()
+    yield made
+    assert not footprint.ACTIVE
+    for trace in made:
+        assert [footprint.describe(pid) for pid in trace.processes()] == []
+        assert not trace.folder.exists()
+    assert {name for name in footprint._shared_names() - before if footprint._is_librarys(name)} == set()
+    below = psutil.Process().children(recursive=True)
+    assert [process.cmdline() for process in below if "harness.worker" in " ".join(process.cmdline())] == []
