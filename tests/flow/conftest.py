@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import secrets
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -94,7 +94,7 @@ class Started:
     def __init__(self, suite: Suite, arguments: tuple[str, ...], fake: dict | None) -> None:
         # A token for the run: whatever it starts inherits it, and can be found by it afterwards.
         self._token = f"test-{secrets.token_hex(8)}"
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._lines: list[str] = []
         self.text = ""
         self.process = subprocess.Popen(
             suite.command(*arguments, fake=fake), cwd=suite.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -104,23 +104,31 @@ class Started:
         self._reader.start()
 
     def _read(self) -> None:
-        for line in self.process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
+        self._lines.extend(self.process.stdout)
 
-    def until(self, *words: str) -> None:
-        """Wait until each of these has been printed."""
-        while not all(word in self.text for word in words):
-            line = self._lines.get(timeout=PATIENCE_S)
-            assert line is not None, self.text
-            self.text += line
+    def until_it_hangs(self, folder: Path, *, ended: int, stage: str = "restore") -> None:
+        """Wait until so many legs of the run have ended, and the one that is to hang is in its stage."""
+        def there() -> bool:
+            stages = [path.read_text() for path in folder.glob("legs/*.stage")]
+            return stages == [stage] and len(list(folder.glob("legs/????????????????.json"))) == ended
+
+        until, tick = time.monotonic() + PATIENCE_S, threading.Event()
+        while not there():
+            assert self.process.poll() is None and time.monotonic() < until, self.rest()
+            tick.wait(0.05)
+
+    def rest(self) -> str:
+        self.kill()
+        return self._rest()
+
+    def _rest(self) -> str:
+        self._reader.join(PATIENCE_S)
+        return "".join(self._lines)
 
     def end(self) -> int:
         """Wait for its end and look for what it has left; its exit code."""
         code = self.process.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
-        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
-            self.text += line
+        self.text = self._rest()
         self.none_left()
         return code
 
@@ -141,7 +149,6 @@ class Started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
-        self.process.stdout.close()
 
 
 def _environment(process: psutil.Process) -> str:
@@ -175,3 +182,9 @@ def suite(request: pytest.FixtureRequest, pytester: pytest.Pytester, monkeypatch
 def alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     return Suite(pytester, ["-p", "no:xdist"])
+
+
+@pytest.fixture
+def two_workers(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    return Suite(pytester, ["-n", "2"])

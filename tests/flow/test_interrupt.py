@@ -15,8 +15,8 @@ STOPS = {CELLS[1]: {"subject": {"stages": {"restore": "sigstop"}}}}
 
 
 def test_once_keeps_what_has_finished_and_writes_the_reports(suite, start):
-    run = start(suite, "-v", fake=STOPS)
-    run.until(f"{CELLS[0]} PASS", f"subject {CELLS[1]}")
+    run = start(suite, fake=STOPS)
+    run.until_it_hangs(suite.folder, ended=2)
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 2
     assert "KeyboardInterrupt" in run.text and "INTERNALERROR" not in run.text
@@ -24,22 +24,15 @@ def test_once_keeps_what_has_finished_and_writes_the_reports(suite, start):
     assert len(list(suite.folder.glob("legs/*.json"))) == 2
     assert (suite.folder / "report.md").read_text().count(CELLS[0]) >= 1
     assert "1 cell: 1 pass" in run.text
-
-
-def test_a_resumed_run_takes_over_what_an_interrupted_one_has_finished(alone, start):
-    run = start(alone, "-v", "--kvparity-run", str(alone.root / "mine"), fake=HANGS)
-    run.until(f"{CELLS[0]} PASS", f"subject {CELLS[1]}")
-    run.process.send_signal(signal.SIGINT)
-    assert run.end() == 2
-    result = alone.run("--kvparity-run", str(alone.root / "mine"))
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["*(2 legs reused)*"])
+    again = suite.run("--kvparity-run", str(suite.folder.resolve()))
+    assert again.ret == 0
+    again.stdout.fnmatch_lines(["*(2 legs reused)*"])
 
 
 def test_twice_is_at_once(suite, start):
     """The second one comes while the first is still being worked on: the worker that should end is stopped."""
-    run = start(suite, "-v", fake=STOPS)
-    run.until(f"{CELLS[0]} PASS", f"subject {CELLS[1]}")
+    run = start(suite, fake=STOPS)
+    run.until_it_hangs(suite.folder, ended=2)
     run.process.send_signal(signal.SIGINT)
     run.process.send_signal(signal.SIGINT)
     assert run.end() == 2
@@ -48,15 +41,15 @@ def test_twice_is_at_once(suite, start):
 
 def test_a_run_that_is_killed_takes_its_legs_with_it(alone, start):
     run = start(alone, fake=HANGS)
-    run.until(f"subject {CELLS[1]}")
+    run.until_it_hangs(alone.folder, ended=2)
     run.process.kill()
     run.process.wait()
     run.none_left()
 
 
-def test_a_terminal_sends_it_to_the_whole_group(suite, start):
-    run = start(suite, "-v", fake=STOPS)
-    run.until(f"{CELLS[0]} PASS", f"subject {CELLS[1]}")
+def test_a_terminal_sends_it_to_the_workers_too(two_workers, start):
+    run = start(two_workers, fake=STOPS)
+    run.until_it_hangs(two_workers.folder, ended=2)
     subprocess.run(["kill", "-INT", "--", f"-{run.process.pid}"], check=True)
     assert run.end() == 2
-    assert suite.outcomes() == {CELLS[0]: "pass"}
+    assert two_workers.outcomes() == {CELLS[0]: "pass"}

@@ -19,19 +19,19 @@ from tests.flow.conftest import CELLS
 PAUSES = {CELLS[0]: {"subject": {"stages": {"restore": "pause"}}}}
 
 
-def test_the_second_run_of_a_folder_is_told_who_has_it(suite, start):
+def test_the_second_run_of_a_folder_is_told_who_has_it(two_workers, start):
     """While it runs its workers share it; after it has ended another one may have it."""
-    folder = suite.root / "mine"
-    first = start(suite, "--kvparity-run", str(folder), fake={CELLS[0]: {"subject": {"stages": {"restore": "hang"}}}})
-    first.until("running")
-    second = suite.run("--kvparity-run", str(folder))
+    folder = two_workers.root / "mine"
+    first = start(two_workers, "--kvparity-run", str(folder), fake={CELLS[1]: {"subject": {"stages": {"restore": "hang"}}}})
+    first.until_it_hangs(folder, ended=2)
+    second = two_workers.run("--kvparity-run", str(folder))
     assert second.ret == 4
     line = next(line for line in second.stderr.lines if "mine" in line)
     assert f"a run is going on in this folder (process {first.process.pid} on " in line and ", since 20" in line
     assert "Traceback" not in second.stderr.str()
     first.process.send_signal(signal.SIGINT)
     first.end()
-    assert suite.run("--kvparity-run", str(folder)).ret == 0
+    assert two_workers.run("--kvparity-run", str(folder)).ret == 0
 
 
 def test_two_runs_at_once_have_folders_of_their_own_and_the_same_verdicts(alone, start):
