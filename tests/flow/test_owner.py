@@ -16,13 +16,14 @@ from harness.errors import UsageError
 from harness.records import Plan
 from tests.flow.conftest import CELLS
 
+HANGS = {CELLS[1]: {"subject": {"stages": {"restore": "hang"}}}}
 PAUSES = {CELLS[0]: {"subject": {"stages": {"restore": "pause"}}}}
 
 
 def test_the_second_run_of_a_folder_is_told_who_has_it(two_workers, start):
     """While it runs its workers share it; after it has ended another one may have it."""
     folder = two_workers.root / "mine"
-    first = start(two_workers, "--kvparity-run", str(folder), fake={CELLS[1]: {"subject": {"stages": {"restore": "hang"}}}})
+    first = start(two_workers, "--kvparity-run", str(folder), fake=HANGS)
     first.until_it_hangs(folder, ended=2)
     second = two_workers.run("--kvparity-run", str(folder))
     assert second.ret == 4
