@@ -88,14 +88,17 @@ def _flood() -> None:
 def _litter() -> None:
     """Leave a child in this session and a daemon outside it, a socket and files, and shared memory; then be killed."""
     script = "import signal; print('up', flush=True); signal.pause()"
-    for own_session in (False, True):
-        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE,
-                         start_new_session=own_session).stdout.readline()
+    below = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=own)
+        for own in (False, True)
+    ]
+    for process in below:
+        process.stdout.readline()
     shared = shared_memory.SharedMemory(create=True, size=4096)
     resource_tracker.unregister(shared._name, "shared_memory")
     Path(tempfile.gettempdir(), "litter").write_text(shared.name)
     socket.socket(socket.AF_UNIX).bind(os.path.join(tempfile.gettempdir(), "socket"))
-    print("littered", tempfile.gettempdir(), shared.name, flush=True)
+    print("littered", tempfile.gettempdir(), shared.name, *(process.pid for process in below), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
