@@ -25,9 +25,10 @@ Gemm = Callable[[torch.Tensor], torch.Tensor]
 
 #: Rows of the tile that every other size has to agree with.
 BASE = 16
-#: Tile sizes that are tried, and those for a product so large that a probe of 64 rows would be felt.
+#: Tile sizes that are tried.
 SIZES = (1, 4, 8, 16, 32, 64)
-LARGE_SIZES = (4, 8, 16)
+#: A product so large that every probe would be felt (an output head) has tiles of one size, that need agree with none.
+LARGE_SIZES = (4,)
 LARGE = 1 << 26
 #: Results that a probe compares at least: rounding differs in about one of 4,000 bfloat16 results.
 PROBED = 1 << 18
@@ -67,7 +68,7 @@ def tiled(gemm: Gemm, x: torch.Tensor, sizes: tuple[int, ...]) -> torch.Tensor:
 
 
 def agreeing_sizes(gemm: Gemm, columns: int, results: int, dtype: torch.dtype) -> tuple[int, ...]:
-    """Tile sizes whose results are bitwise those of ``BASE`` rows, at every position in the tile.
+    """Tile sizes whose results are bitwise those of ``BASE`` rows (of a large product: 4), wherever a row stands.
 
     Args:
         gemm: the product, [rows, columns] -> [rows, results].
@@ -76,7 +77,8 @@ def agreeing_sizes(gemm: Gemm, columns: int, results: int, dtype: torch.dtype) -
         dtype: of the input.
 
     Returns:
-        Ascending sizes, ``BASE`` among them; ``(1,)`` where a row's result depends on its position in the tile.
+        Ascending sizes, ``BASE`` among them unless the product is large; ``(1,)`` where a row's result depends on its
+        position in the tile.
     """
     large = columns * results >= LARGE
     sizes = LARGE_SIZES if large else SIZES
@@ -86,9 +88,10 @@ def agreeing_sizes(gemm: Gemm, columns: int, results: int, dtype: torch.dtype) -
     generator = torch.Generator().manual_seed(columns * results)
     x = torch.randn(rows, columns, generator=generator).to(dtype)
     moved = x.roll(SHIFT, 0)
-    expected = tiled(gemm, x, (BASE,)).roll(SHIFT, 0)
+    base = BASE if BASE in sizes else sizes[0]
+    expected = tiled(gemm, x, (base,)).roll(SHIFT, 0)
     agreeing = tuple(size for size in sizes if torch.equal(tiled(gemm, moved, (size,)), expected))
-    return agreeing if BASE in agreeing else (1,)
+    return agreeing if base in agreeing else (1,)
 
 
 def linear(

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the tiles are cut from torch tensors")
 
+from harness.plugin import batch_invariant  # noqa: E402
 from harness.plugin.batch_invariant import agreeing_sizes, cuts, tiled  # noqa: E402
 
 COLUMNS, RESULTS = 16, 128
@@ -68,6 +69,24 @@ def test_a_kernel_with_another_path_for_few_rows_gets_the_others(weight: torch.T
 
 
 def test_a_kernel_that_sees_the_position_gets_single_rows(weight: torch.Tensor) -> None:
+    def sees_position(x: torch.Tensor) -> torch.Tensor:
+        return exact(weight)(x) * (1 + torch.arange(len(x))[:, None] * 2**-20)
+
+    assert agreeing_sizes(sees_position, COLUMNS, RESULTS, torch.float32) == (1,)
+
+
+def test_a_large_product_has_tiles_of_one_size_that_sees_no_position(weight: torch.Tensor, monkeypatch) -> None:
+    monkeypatch.setattr(batch_invariant, "LARGE", COLUMNS * RESULTS)
+    calls = []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.shape[0])
+        # The number of rows may be seen: no other size is used beside this one.
+        return exact(weight)(x) * (1 + x.shape[0] * 2**-20)
+
+    assert agreeing_sizes(counted, COLUMNS, RESULTS, torch.float32) == (4,)
+    assert calls == [4, 4]
+
     def sees_position(x: torch.Tensor) -> torch.Tensor:
         return exact(weight)(x) * (1 + torch.arange(len(x))[:, None] * 2**-20)
 
