@@ -118,4 +118,4 @@ lint: ## ruff and import-linter
 
 .PHONY: clean
 clean: ## Remove run folders and the virtual environment
-	rm -rf .venv results/2* results/latest
+	rm -rf .venv results/2* results/latest results/nightly

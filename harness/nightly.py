@@ -67,7 +67,7 @@ def nightly(
     base = base_of(run, good) if steps[0].code in RAN else None
     if base is not None:
         steps.append(_step("compare", "compare", str(base), str(run), "--common", "--markdown", str(changes)))
-    code = worst([step.code for step in steps])
+    code = worst(deciding(steps))
     text = summary(steps, code, run, base)
     wire.write_text(folder / "summary.md", text)
     if run.is_dir():
@@ -102,6 +102,16 @@ def base_of(run: Path, good: Path) -> Path | None:
         return good
     accepted = baseline.reference_of(baseline.REFERENCE, str(read_run(run).facts.get("platform", "unknown")))
     return accepted if (accepted / "frame.csv").exists() else None
+
+
+def deciding(steps: Sequence[Step]) -> list[int]:
+    """The exit codes that make the night's.
+
+    Where every cell is green, a comparison can be amber only because no cell was comparable (other prompts, another
+    model). The cells have passed on their own evidence; such a night is the good one that the next is compared with.
+    """
+    green = all(step.code == ExitCode.OK for step in steps if step.name != "compare")
+    return [step.code for step in steps if not (green and step.name == "compare" and step.code == ExitCode.AMBER)]
 
 
 def worst(codes: Sequence[int]) -> ExitCode:

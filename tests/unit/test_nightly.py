@@ -16,7 +16,7 @@ from harness import nightly
 from harness.cli import main
 from harness.errors import ExitCode
 from harness.nightly import Step, base_of, keep_good, summary, tell, worst
-from tests.quick import SECOND, VACUOUS, VALUES, Quick
+from tests.quick import SECOND, SMALL, VACUOUS, VALUES, Quick
 
 ROOT = Path(__file__).parents[2]
 GITHUB, BUILDKITE = ROOT / ".github" / "workflows" / "nightly.yml", ROOT / ".buildkite" / "pipeline.yml"
@@ -35,11 +35,11 @@ def test_one_code_for_all_steps(codes, want):
 def night(quick: Quick, monkeypatch: pytest.MonkeyPatch):
     """A night whose matrix is a fake run and whose controls end with ``caught``; compare is the real verb."""
 
-    def run(fake=None, caught: int = 0, matrix: int = 0) -> ExitCode:
+    def run(fake=None, caught: int = 0, matrix: int = 0, text: str = SMALL) -> ExitCode:
         def step(name: str, verb: str, *arguments: str) -> Step:
             if verb == "matrix":
                 folder = Path(arguments[arguments.index("--run") + 1])
-                quick.run(str(folder), fake=fake)
+                quick.run(str(folder), text, fake)
                 return Step(name=name, code=matrix, said="2 cells")
             if verb == "controls":
                 return Step(name=name, code=caught, said="1 of 1 planted faults caught")
@@ -74,6 +74,16 @@ def test_what_broke_since_the_last_good_run_decides(night, fake, matrix, want, w
     text = Path("nights/summary.md").read_text()
     assert words in text and SECOND in text and "# KV parity report" in text
     assert Path("good/frame.csv").read_text() == before
+
+
+def test_a_green_night_with_other_prompts_is_the_next_good_one(night):
+    night()
+    before = Path("good/frame.csv").read_text()
+    Path("nights").rename("first")
+    assert night(text=SMALL.replace("tail_tokens: 8", "tail_tokens: 9")) is ExitCode.OK
+    text = Path("nights/summary.md").read_text()
+    assert "| compare | 10 |" in text and "**2 cells: 2 not comparable**" in text
+    assert Path("good/frame.csv").read_text() != before
 
 
 def test_a_fault_that_is_missed_makes_the_night_red(night):

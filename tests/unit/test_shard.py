@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness import wire
 from harness.errors import UsageError
-from harness.plan import named
+from harness.plan import named, select
 from harness.records import SCHEMA_VERSION, Plan, Role
 from harness.shard import SHARD_FILE, Shard, ShardFile, groups, part, question, read_spec
 from tests.quick import SMALL, Quick
@@ -124,6 +124,17 @@ def test_a_shard_that_is_not_there_leaves_cells_without_result(quick):
     assert "not whole: shard 2/3 is not among the merged runs" in text
     assert "6 cells: 4 pass, 2 not run" in text
     assert "not whole: 2 of 6 cells have no result: " in text
+
+
+def test_cells_that_were_not_selected_are_not_missed(quick):
+    whole = quick.plan(WIDE)
+    for index in (1, 2):
+        mine = part(whole, Shard(index=index, count=2))
+        chosen = select(mine, [cell.name for cell in mine.cells if cell.batch_invariant])
+        path = quick.of_plan(f"shard{index}", chosen)
+        wire.write(path / SHARD_FILE, ShardFile(index=index, count=2, whole=whole))
+    code, text = quick.verb("merge", "all", "shard1", "shard2")
+    assert code == 0 and "3 cells: 3 pass" in text and "not whole" not in text
 
 
 def test_the_same_cell_twice_is_taken_once_unless_its_verdicts_differ(quick):
