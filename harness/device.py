@@ -26,6 +26,9 @@ LEG_GIB = 4.5
 #: Where leases lie. Not the caller's own folder for temporary files: two runs with different ones share the devices.
 LEASES = Path("/tmp")
 
+#: Engines whose legs need no GPU.
+NO_DEVICE = ("fake", "transformers", "unavailable", "unit")
+
 #: How often a busy set of devices is asked again, seconds.
 RETRY_S = 0.5
 
@@ -108,7 +111,7 @@ def slots() -> int:
 def lease(leg: Leg) -> Iterator[Lease]:
     """Hold a free device for ``leg``, waiting until there is one."""
     variable, devices = gpus()
-    if not devices or leg.engine_name in ("fake", "transformers"):
+    if not devices or leg.engine_name in NO_DEVICE:
         yield Lease()
         return
     folder = LEASES / f"kvparity-devices-{os.getuid()}"

@@ -42,8 +42,9 @@ def test_as_many_legs_side_by_side_as_there_are_gpus(two_gpus):
     assert slots() == 2
 
 
-def test_legs_without_an_engine_of_their_own_take_no_gpu(two_gpus, make_leg):
-    with lease(make_leg(engine_name="fake")) as held:
+@pytest.mark.parametrize("name", ["fake", "unavailable", "unit"])
+def test_legs_without_an_engine_of_their_own_take_no_gpu(two_gpus, make_leg, name):
+    with lease(make_leg(engine_name=name)) as held:
         assert (held.device, held.environment) == ("cpu", {})
 
 
