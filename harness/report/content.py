@@ -37,7 +37,7 @@ class Content:
 
     Attributes:
         header: one line on what was run, where, with what.
-        tables: (title, layouts x backends of outcome words), one per batch invariance.
+        tables: (title, layouts x backends of outcome words), one per scenario and batch invariance.
         evidence: a row of ``EVIDENCE`` per passing cell.
         truth: a row of ``TRUTH`` per cell and what its recompute was held against, noise last.
         limits: the limits of that, in words; empty without a ground truth.
@@ -118,14 +118,18 @@ def _pair(run: RunView, verdict: Verdict) -> Pair:
 
 
 def _tables(frame: pd.DataFrame):
-    for flag in (False, True):
-        part = frame[frame["batch_invariant"] == flag]
-        if len(part):
-            table = pivot(part, columns=_headings(part))
-            if table.columns.nlevels > 1:
-                table.columns = [" ".join(filter(None, names)) for names in table.columns]
-            against = " or ".join(sorted(part["reference"].unique()))
-            yield f"batch invariance {'on' if flag else 'off'}, against {against}", table
+    """Each scenario has its own: what one store gets wrong must not stand in the place of what another gets right."""
+    scenarios = frame["scenario"].unique().tolist()
+    for scenario in scenarios:
+        for flag in (False, True):
+            part = frame[(frame["scenario"] == scenario) & (frame["batch_invariant"] == flag)]
+            if len(part):
+                table = pivot(part, columns=_headings(part))
+                if table.columns.nlevels > 1:
+                    table.columns = [" ".join(filter(None, names)) for names in table.columns]
+                against = " or ".join(sorted(part["reference"].unique()))
+                whose = f" ({scenario})" if len(scenarios) > 1 else ""
+                yield f"batch invariance {'on' if flag else 'off'}, against {against}{whose}", table
 
 
 def _headings(part: pd.DataFrame) -> list[str]:

@@ -176,6 +176,15 @@ def test_header_and_counts_of_a_green_run():
     assert counts(run) == "2 cells: 2 pass in 61 s"
 
 
+def test_each_scenario_has_its_tables():
+    """One store's failure must not stand in the place of another's pass."""
+    good, bad = as_cell(clean(), "good"), as_cell(damaged(), "bad")
+    made = [replace(case, cell=replace(case.cell, scenario=name)) for case, name in ((good, "matrix"), (bad, "umbp"))]
+    tables = {title: table.to_numpy().tolist() for title, table in collect(make_run(made)).tables}
+    assert tables == {"batch invariance on, against recompute (matrix)": [["pass"]],
+                      "batch invariance on, against recompute (umbp)": [["fail"]]}
+
+
 @pytest.mark.parametrize(("digests", "blocks", "sentence"), [
     (True, "4/4", "6 tokens, 18 logprobs and 4 KV blocks bitwise equal"),
     (False, "digests off", "6 tokens and 18 logprobs bitwise equal; KV digests off"),
