@@ -178,7 +178,7 @@ def test_header_and_counts_of_a_green_run():
 
 def test_each_scenario_has_its_tables():
     """One store's failure must not stand in the place of another's pass."""
-    good, bad = as_cell(clean(), "good"), as_cell(damaged(), "bad")
+    good, bad = as_cell(clean(), "good"), as_cell(damaged(), "bad", layout="BHLNC")
     made = [replace(case, cell=replace(case.cell, scenario=name)) for case, name in ((good, "matrix"), (bad, "umbp"))]
     tables = {title: table.to_numpy().tolist() for title, table in collect(make_run(made)).tables}
     assert tables == {"batch invariance on, against recompute (matrix)": [["pass"]],

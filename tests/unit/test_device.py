@@ -14,7 +14,7 @@ from harness.device import lease, slots
 @pytest.fixture
 def two_gpus(monkeypatch, tmp_path):
     monkeypatch.setattr(device, "gpus", lambda: ("HIP_VISIBLE_DEVICES", ["0", "1"]))
-    monkeypatch.setattr(device.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(device, "LEASES", tmp_path)
     monkeypatch.setattr(device, "RETRY_S", 0.01)
 
 
