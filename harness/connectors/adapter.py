@@ -102,8 +102,8 @@ class Adapter:
         bytes_moved: the connector's own byte counts; None where it has none, or where its worker half answers
             ``evidence()`` with them.
         evidence: one sentence on what stands behind a pass, for people.
-        drain: one sentence on when its stores are complete. The engine waits until the scheduler has no requests and
-            ``reset_prefix_cache`` answers True, which leaves the store alone (``VllmEngine.reset``).
+        drain: one sentence on when its stores are complete. The engine steps until ``reset_prefix_cache`` answers True,
+            which leaves the store alone (``VllmEngine.reset``), and an unrelated prompt runs before each restore.
         refusals: texts with which it dies where it cannot run. They count as a refusal of the configuration although
             they are no ValueError, or come late.
         survives_restart: whether a new process finds what an earlier one stored.
