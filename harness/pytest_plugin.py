@@ -43,6 +43,8 @@ VIEW = pytest.StashKey[RunView]()
 
 #: Name of the user property that carries an item's verdict through pytest-xdist and into JUnit.
 VERDICT = "verdict"
+#: Characters of the first finding's message among the properties; the failure has all of them.
+MESSAGE_CHARACTERS = 1000
 #: Key of pytest-xdist's worker input that names the run folder.
 WORKER_FOLDER = "kvparity_run_folder"
 #: Key of its input that lists the scenario files.
@@ -158,11 +160,12 @@ class CellItem(pytest.Item):
 
     def runtest(self) -> None:
         self.user_properties.append(("cell", self.cell.name))
-        verdict = self.config.stash[RUN].run_cell(self.cell)
-        self.user_properties.append(("outcome", verdict.outcome.value))
-        self.user_properties.append(("expected_outcome", verdict.expected_outcome.value))
-        self.user_properties.append(("findings", ";".join(finding.kind.value for finding in verdict.findings)))
-        self.user_properties.append((VERDICT, verdict.verdict.value))
+        run = self.config.stash[RUN]
+        verdict = run.run_cell(self.cell)
+        # The evidence goes into JUnit, too; a cell's plain id is the test case's name there.
+        for name, value in run.row(self.cell, verdict).items():
+            if name != "cell":
+                self.user_properties.append((name, value[:MESSAGE_CHARACTERS] if name == "message" else value))
         if verdict.verdict not in GREEN:
             raise CellRed(verdict)
 

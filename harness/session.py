@@ -20,6 +20,7 @@ from harness.models import find_model
 from harness.plan import make_plan, missing_modules, select
 from harness.records import Cell, Observation, Outcome, Plan, Verdict
 from harness.report import RunView
+from harness.row import row_of
 from harness.runner import Runner
 from harness.scenario import read_scenarios
 
@@ -109,6 +110,13 @@ class Run:
     def run_cell(self, cell: Cell) -> Verdict:
         """Run the legs of a cell that have not run yet, and judge it."""
         return judge(cell, self._legs, *self._runner.ensure_cell(cell, self._legs))
+
+    def row(self, cell: Cell, verdict: Verdict) -> dict[str, Any]:
+        """The row that the cell has in the frame, from what is stored; values that nobody knows are left out."""
+        stored = {digest: self.folder.read_observation(digest) for digest in (cell.oracle, cell.subject)}
+        seen = {digest: one for digest, one in stored.items() if one is not None}
+        row = row_of(cell, verdict, self._legs, seen)
+        return {name: value for name, value in row.items() if value not in (None, "")}
 
     def judge_stored(self, plan: Plan) -> tuple[list[Verdict], dict[str, Observation]]:
         """Verdicts of ``plan``'s cells from what is stored; cells whose subject never ended are left out."""

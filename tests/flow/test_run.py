@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from xml.etree import ElementTree
 
@@ -191,6 +192,14 @@ def test_junit_carries_the_verdict_and_the_evidence(suite):
     assert properties[CELLS[1]]["verdict"] == "vacuous"
     assert "external_hits" in properties[CELLS[1]]["findings"]
     assert properties[CELLS[0]]["outcome"] == "pass"
+    # Every value of the frame's row is among them.
+    with (suite.folder / "frame.csv").open() as stream:
+        for row in csv.DictReader(stream):
+            there = properties[row.pop("cell")]
+            for name in set(row) - {"platform"}:
+                assert row[name] == there.get(name, ""), name
+    assert properties[CELLS[1]]["external_tokens"] == "63"
+    assert properties[CELLS[1]]["resolved_layout"] == "LHBNC"
 
 
 def test_other_platforms_files_say_so_and_make_no_cells(alone):
