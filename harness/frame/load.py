@@ -69,6 +69,7 @@ class LoadedRun:
         oracle_leg, subject_leg: digests; the legs' files are ``legs/<digest>.json``.
         overlay, overlay_files, store_runtime: source of UMBP's connector and the runtime that served it.
         duration_s, oracle_s, subject_s: seconds of both legs and of each, also where another cell shares them.
+        attempts: starts of the leg that needed most of them; more than 1 where its device was busy at first.
         peak_mib: largest resident memory of a leg's process with its children, MiB.
         vllm, torch, transformers: versions as the legs' processes report them.
 
