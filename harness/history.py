@@ -77,7 +77,8 @@ def read_past(root: Path, *, last: int | None = None) -> Past:
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).exists() for name in ("plan.json", "frame.csv", "verdicts.jsonl"))
+    # A frame alone is a copy that was kept of some other run: an accepted or a good one.
+    return any((path / name).exists() for name in ("plan.json", "verdicts.jsonl"))
 
 
 def _facts(path: Path) -> Mapping[str, Any]:

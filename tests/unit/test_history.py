@@ -92,6 +92,8 @@ def test_links_and_other_folders_are_no_runs(tmp_path):
     path = store(tmp_path, 1, {"a": "pass"})
     (tmp_path / "latest").symlink_to(path.name)
     (tmp_path / "notes").mkdir()
+    (tmp_path / "good").mkdir()
+    (tmp_path / "good" / "frame.csv").write_text((path / "frame.csv").read_text())
     assert read_past(tmp_path).runs == 1
 
 
