@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness import coverage
 from harness.engines.faulty import FORGOTTEN, _forgetful
 from harness.plan import make_plan, select
 from harness.plugin import rowwise
@@ -87,6 +88,20 @@ def test_the_fake_engine_plants_under_the_role_truth(plan_of, scenario):
     assert {plan.leg(one).engine_name for one in cells["LBHNC-REFERENCE-bi0"].further} == {"fake"}
     assert plan.leg(cells["LBHNC-REFERENCE-bi0"].ground_truth.truths[0]).fake == planted
     assert plan.leg(cells["BHLNC-REFERENCE-bi0"].ground_truth.truths[0]).fake == {}
+
+
+def test_vllm_is_asked_nothing_about_a_truth(plan_of, scenario, monkeypatch):
+    asked = []
+
+    def ask(question):
+        asked.extend(question["legs"])
+        answer = {"prediction": "runs", "reason": "", "would_run": "", "would_run_layout": "", "covers": ""}
+        return {"vllm": "0", "assumed": [], "answers": [answer] * len(question["legs"])}
+
+    monkeypatch.setattr(coverage, "ask", ask)
+    predictions = coverage.predict(plan_of(scenario), "cpu", "cpu").predictions
+    assert (len(asked), len(predictions)) == (72, 36)
+    assert {leg["backend"] for leg in asked} == {"REFERENCE", "REFERENCE_SHUFFLE", "CPU_ATTN"}
 
 
 @pytest.mark.parametrize(("text", "limits"), [
