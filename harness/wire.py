@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from harness import records
 from harness.errors import SchemaError, WireError
 from harness.records import SCHEMA_VERSION, Leg
 
@@ -41,11 +42,11 @@ def _forbid_extra(kind: type) -> None:
 
     Set here and not in ``records`` so that the records import nothing but the standard library.
     """
-    from harness import records
-
     for value in vars(records).values():
         if isinstance(value, type) and dataclasses.is_dataclass(value):
-            value.__pydantic_config__ = ConfigDict(extra="forbid", strict=False, allow_inf_nan=True)
+            value.__pydantic_config__ = ConfigDict(
+                extra="forbid", strict=False, allow_inf_nan=True, ser_json_inf_nan="constants"
+            )
 
 
 def to_plain(record: Any) -> Any:
@@ -86,6 +87,9 @@ def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...
 
 def to_json(record: Any, *, indent: int | None = None) -> str:
     """A record as JSON text; keys keep the order of the record's fields."""
+    if indent is None and getattr(records, type(record).__name__, None) is type(record):
+        # The same JSON without the blanks, several times faster.
+        return _adapter(type(record)).dump_json(record, warnings=False).decode()
     return json.dumps(record, indent=indent, ensure_ascii=False, default=_shallow)
 
 
