@@ -16,8 +16,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.baseline import GREEN, RED, check_words
+from harness.baseline import GREEN, RED
 from harness.errors import UsageError
+from harness.frame.read import check_words
 from harness.records import OUTCOME_ORDER, Outcome
 
 #: What is read of a frame.

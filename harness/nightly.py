@@ -90,7 +90,8 @@ def _step(name: str, *arguments: str) -> Step:
     assert process.stdout is not None
     for line in process.stdout:
         print(line, end="", flush=True)
-        last = line.strip() or last
+        # pytest frames its last line.
+        last = line.strip().strip("= ") or last
     return Step(name=name, code=process.wait(), said=last)
 
 

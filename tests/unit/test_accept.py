@@ -9,8 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.baseline import against_reference, read_frame
+from harness.baseline import against_reference
 from harness.errors import UsageError
+from harness.frame.read import read_frame
 from harness.plan import select
 from harness.report.changes import render_short
 from tests.quick import CELLS, FIRST, SECOND, SMALL, UNSTABLE, VACUOUS, VALUES
