@@ -82,7 +82,10 @@ class Suite:
         return self.root / "results" / "latest"
 
     def frame(self) -> pd.DataFrame:
-        return pd.read_csv(self.folder / "frame.csv").set_index("cell")
+        return self.frame_of(self.folder)
+
+    def frame_of(self, folder: str | Path) -> pd.DataFrame:
+        return pd.read_csv(self.root / folder / "frame.csv").set_index("cell")
 
     def outcomes(self) -> dict[str, str]:
         return dict(self.frame()["verdict"])
