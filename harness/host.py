@@ -40,8 +40,8 @@ ANSWER_VARIABLES = re.compile(
 )
 
 #: Modules and packages of ours that run in a leg's child.
-CHILD_MODULES = ("worker", "warm", "leg", "prompts", "wire")
-CHILD_PACKAGES = ("records", "engines", "plugin", "kvstore")
+CHILD_MODULES = ("worker", "warm", "leg", "hits", "prompts", "prompt_sets", "wire")
+CHILD_PACKAGES = ("records", "engines", "plugin", "kvstore", "unit", "connectors")
 
 #: Seconds for the child that asks vLLM for its platform.
 ASK_DEADLINE_S = 300.0
