@@ -73,6 +73,6 @@ def test_what_is_too_short_to_be_restored_says_so(judged):
 
 def test_the_edges_were_reached(judged):
     _, _, chunked = judged["BHLNC-REFERENCE-bi1-chunked"]
-    assert [one.prefill_steps for one in chunked.phase(Phase.POPULATE).prompts] == [3, 4, 4]
+    assert [one.prefill_steps for one in chunked.phase(Phase.POPULATE).prompts] == [3, 3, 3]
     _, _, many = judged["BHLNC-REFERENCE-bi1-async"]
     assert all(many.phase(phase).preemptions > 0 for phase in (Phase.POPULATE, Phase.RESTORE, Phase.RESTORE_AGAIN))
