@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ LOG_TAIL_LINES, LOG_TAIL_BYTES = 40, 64 * 1024
 
 #: A longer log is cut in the middle once its leg has ended; one that filled the disk makes room for the next leg.
 LOG_BYTES, LOG_KEPT_BYTES = 16 * 2**20, 2**20
+CUT = b"\n--- N bytes cut here\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,14 +111,18 @@ def completed(observation: Observation, sampled: int, log: Path, root: Path, lef
 
 
 def shorten(log: Path) -> None:
-    """Keep the beginning and the end of a log that is too long, in place: it may be what fills the disk."""
+    """Keep the beginning and the end of a log that is too long, in place: it may be what fills the disk.
+
+    Too long is more than ``LOG_BYTES``, or more than what would be kept where no more than that is free.
+    """
     with contextlib.suppress(OSError), log.open("r+b") as stream:
         size = stream.seek(0, os.SEEK_END)
-        if size > LOG_BYTES:
+        scarce = shutil.disk_usage(log.parent).free < LOG_BYTES
+        if size > (2 * LOG_KEPT_BYTES + len(CUT) if scarce else LOG_BYTES):
             stream.seek(size - LOG_KEPT_BYTES)
             end = stream.read()
             stream.seek(LOG_KEPT_BYTES)
-            stream.write(f"\n--- {size - 2 * LOG_KEPT_BYTES} bytes cut here\n".encode() + end)
+            stream.write(CUT.replace(b"N", str(size - 2 * LOG_KEPT_BYTES).encode()) + end)
             stream.truncate()
 
 

@@ -149,18 +149,21 @@ def open_run(plan: Plan, *, results: Path, chosen: Path | None) -> Run:
     """The run folder for ``plan``: ``chosen`` (resumed when it holds legs of this plan) or a new one under ``results``.
 
     Raises:
-        UsageError: ``chosen`` is not a run folder, or another process runs in it.
+        UsageError: ``chosen`` is not a run folder, another process runs in it, or it cannot be written.
     """
-    if chosen is None:
-        folder = RunFolder.create(results, plan)
-        reused = 0
-    else:
-        folder = RunFolder(chosen)
-        folder.prepare()
-        folder.own()
-        folder.forget_unfinished()
-        reused = folder.ended(plan)
-    folder.write_plan(plan)
+    try:
+        if chosen is None:
+            folder = RunFolder.create(results, plan)
+            reused = 0
+        else:
+            folder = RunFolder(chosen)
+            folder.prepare()
+            folder.own()
+            folder.forget_unfinished()
+            reused = folder.ended(plan)
+        folder.write_plan(plan)
+    except OSError as error:
+        raise UsageError(f"the run folder {chosen or results} cannot be written: {error}") from None
     return Run(plan=plan, folder=folder, reused=reused)
 
 

@@ -8,6 +8,7 @@ workers: what a run says must not depend on that.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import secrets
@@ -191,3 +192,15 @@ def alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 def two_workers(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     return Suite(pytester, ["-n", "2"])
+
+
+@pytest.fixture
+def two_workers_of() -> Callable[[Suite], Suite]:
+    """The same suite, run by two workers."""
+
+    def made(suite: Suite) -> Suite:
+        other = copy.copy(suite)
+        other.workers = ["-n", "2"]
+        return other
+
+    return made
