@@ -58,7 +58,7 @@ def test_a_path_that_is_no_run_is_one_sentence(alone):
 def test_a_run_of_another_schema_is_refused_with_both_numbers(alone):
     assert alone.run("-k", "bi1").ret == 0
     path = alone.folder / "plan.json"
-    path.write_text(path.read_text().replace('"schema": 2', '"schema": 1', 1))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 1}))
     answer = harness(alone.root, "report")
     assert answer.returncode == 4
     assert "written with schema 1, this version reads 2" in answer.stderr

@@ -147,7 +147,7 @@ def test_a_run_without_any_result_cannot_be_compared(stored, quick):
 def older(stored: Path, schema: int = 1) -> Path:
     folder = damaged(stored, "old")
     for path in (folder / "plan.json", *folder.glob("legs/*.json")):
-        path.write_text(path.read_text().replace('"schema": 2', f'"schema": {schema}', 1))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "schema": schema}))
     return folder
 
 
