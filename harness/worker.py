@@ -68,7 +68,7 @@ class Stages:
         self._descriptor = descriptor
         self._started = time.perf_counter()
         self.current = "spawn"
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {"import": import_seconds} if import_seconds else {}
 
     def __call__(self, name: str) -> None:
         self.finish()
@@ -224,9 +224,7 @@ def main(arguments: list[str]) -> int:
     faulthandler.enable()
     stacks.listen()
     leg = wire.read(Leg, Path(leg_path))
-    stages = Stages(int(descriptor))
-    stages.seconds["import"] = import_seconds
-    observation = run_leg(leg, stages, Path(log_path))
+    observation = run_leg(leg, Stages(int(descriptor)), Path(log_path))
     sys.stdout.flush()
     wire.write(Path(out_path), observation)
     return 0

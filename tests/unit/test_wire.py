@@ -104,3 +104,10 @@ def test_digest_ignores_mapping_order_and_nothing_else(make_leg):
     ]
     digests = {wire.digest(leg) for leg in [base, *changed]}
     assert len(digests) == len(changed) + 1
+
+
+def test_the_fast_way_to_json_says_what_the_plain_one_says():
+    odd = observation(seconds={"load": float("inf"), "import": 1e-05}, environment={"text": 'q"\u2028\n'})
+    assert json.loads(wire.to_json(odd)) == wire.to_plain(odd) == json.loads(wire.to_json(odd, indent=1))
+    nan = json.loads(wire.to_json(observation(seconds={"load": float("nan")})))["seconds"]["load"]
+    assert nan != nan

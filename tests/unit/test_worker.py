@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness import worker
 from harness.errors import LegError
 from harness.records import Ending
-from harness.worker import RECORDED_VARIABLES, classify
+from harness.worker import RECORDED_VARIABLES, Stages, classify, run_leg
 
 
 def caught(error: Exception, through: str = "") -> Exception:
@@ -79,3 +80,15 @@ def test_without_a_log_the_front_ends_words_stay(tmp_path):
 )
 def test_only_listed_variables_are_written_down(name, recorded):
     assert bool(RECORDED_VARIABLES.match(name)) is recorded
+
+
+@pytest.mark.parametrize("spent", [0.0, 1000.0])
+def test_the_import_of_a_warm_process_is_on_the_account_of_the_leg_that_waited_for_it(
+    make_leg, tmp_path, monkeypatch, spent
+):
+    monkeypatch.setattr(worker, "import_seconds", spent)
+    with (tmp_path / "stages").open("wb") as stages:
+        observation = run_leg(make_leg(), Stages(stages.fileno()), tmp_path / "log")
+    assert observation.ending is Ending.OK
+    assert spent <= observation.seconds["import"] < spent + 1000.0
+    assert (tmp_path / "stages").read_text().splitlines()[:2] == ["import", "load"]
