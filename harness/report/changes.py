@@ -19,8 +19,9 @@ ROWS_SHOWN = 200
 
 def counts(comparison: Comparison) -> str:
     """``12 cells: 1 newly failing, 11 same``."""
-    words = [f"{number} {change}" for change in Change if (number := comparison.count(change))]
-    return f"{len(comparison.rows)} cells: {', '.join(words) or 'none'}"
+    words = [f"{found} {change}" for change in Change if (found := comparison.count(change))]
+    number = len(comparison.rows)
+    return f"{number} {'cell' if number == 1 else 'cells'}: {', '.join(words) or 'none'}"
 
 
 def render_text(comparison: Comparison) -> str:

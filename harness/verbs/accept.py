@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from dataclasses import replace
 
 from harness import wire
 from harness.errors import ExitCode, UsageError
@@ -25,7 +26,8 @@ def run(options: argparse.Namespace) -> int:
 
     stored = open_stored(options.run)
     _refuse(stored)
-    view = view_of(stored)
+    # The folder's name alone: where it lay on this machine is nobody's business later.
+    view = replace(view_of(stored), folder=stored.path.resolve().name)
     frame = to_frame(view.plan, view.verdicts, view.observations, platform=view.platform)
     folder = baseline.reference_of(baseline.REFERENCE, view.platform)
     lost = baseline.lost_cells(folder, frame)

@@ -77,7 +77,7 @@ def test_a_run_ends_with_the_comparison_with_the_accepted_one(alone, monkeypatch
     result = alone.run("-k", "bi1", fake=VALUES)
     assert result.ret == 1
     result.stdout.fnmatch_lines([
-        "compared with the accepted run of fake engine: 1 cells: 1 newly failing",
+        "compared with the accepted run of fake engine: 1 cell: 1 newly failing",
         "1 of the 2 cells of the accepted run of fake engine were run",
         f"newly failing: small::{CELLS[1]}: pass -> fail",
     ])

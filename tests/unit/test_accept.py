@@ -70,6 +70,12 @@ def test_a_run_of_fewer_cells_does_not_replace_the_reference(quick):
     assert (ACCEPTED / "frame.csv").read_text() == before
 
 
+def test_where_the_run_lay_is_not_written(quick):
+    folder = quick.run("green")
+    assert quick.verb("accept", str(folder))[0] == 0
+    assert all(str(quick.root) not in path.read_text() for path in ACCEPTED.iterdir())
+
+
 def test_a_run_is_told_what_changed_since_the_accepted_one(quick):
     quick.run("green")
     quick.verb("accept", "green")
@@ -87,7 +93,7 @@ def test_a_partial_run_says_how_much_of_the_reference_it_covered(quick):
     plan = select(quick.plan(wider), [FIRST, f"small::BHLNC-{CELLS[0][6:]}"])
     told = against_reference(read_frame(quick.of_plan("part", plan) / "frame.csv"), REFERENCE, "fake engine")
     assert render_short(told).splitlines() == [
-        "compared with the accepted run of fake engine: 1 cells: 1 same",
+        "compared with the accepted run of fake engine: 1 cell: 1 same",
         "1 of the 2 cells of the accepted run of fake engine were run",
         "1 cells are not in the accepted run of fake engine: small::BHLNC-REFERENCE-bi0",
     ]
