@@ -34,8 +34,8 @@ Answer = TypeVar("Answer")
 SIZES = (10, 100, 1_000, 10_000)
 STEPS = ("plan", "archive", "judge", "report")
 
-#: Cells of one made-up scenario, and values of its ``seed`` axis.
-CELLS_PER_SCENARIO = 10
+#: Cells of one made-up scenario at most, and values of its ``seed`` axis.
+CELLS_PER_SCENARIO = 100
 
 #: What a cell may cost in each step at the largest size, milliseconds of CPU time.
 LIMIT_MS = 1.0
@@ -49,7 +49,7 @@ def run(sizes: Sequence[int] = SIZES) -> list[dict[str, Any]]:
 
 
 def measure(cells: int) -> dict[str, Any]:
-    """One row, for a multiple of ``CELLS_PER_SCENARIO`` cells; in a temporary folder."""
+    """One row; in a temporary folder."""
     seconds: dict[str, float] = {}
 
     def timed(step: str, call: Callable[[], Answer]) -> Answer:
@@ -79,18 +79,19 @@ def plan_of(cells: int) -> Plan:
         alias="tiny", path="tiny", source="stand-in", digest="d" * 8, num_layers=2, num_kv_heads=2, head_dim=16,
         vocab_size=512,
     )
-    scenarios = [_scenario(number, model) for number in range(cells // CELLS_PER_SCENARIO)]
+    whole, rest = divmod(cells, CELLS_PER_SCENARIO)
+    counts = [CELLS_PER_SCENARIO] * whole + [rest] * (rest > 0)
+    scenarios = [_scenario(f"growth{number}", model, count) for number, count in enumerate(counts)]
     return make_plan(scenarios, platform="cpu", find_model=lambda _: model, identity={}, fake={})
 
 
-def _scenario(number: int, model: Model) -> Scenario:
-    name = f"growth{number}"
+def _scenario(name: str, model: Model, cells: int) -> Scenario:
     return Scenario(
         name=name, path=f"scenarios/{name}.yaml", platforms=("cpu",), model=model.alias,
         subject=SubjectSpec(connector="embedded"),
         axes={
             "layout": ("LBHNC",), "backend": ("REFERENCE",), "batch_invariant": (True,),
-            "seed": tuple(range(CELLS_PER_SCENARIO)),
+            "seed": tuple(range(cells)),
         },
         axis_lines={}, reference="auto", prompts=PromptSpec(prefix_tokens=32),
         decode=DecodeSpec(max_tokens=4, logprobs=2),
@@ -100,7 +101,7 @@ def _scenario(number: int, model: Model) -> Scenario:
 
 
 def _observations(plan: Plan, folder: Path) -> list[Observation]:
-    """An observation of every leg; those of the first scenario's are run, the others' are theirs under other names."""
+    """An observation of every leg; those of the first scenario are run, the others' are theirs under other names."""
     answers: dict[tuple[str, int], Observation] = {}
     found = []
     with (folder / "stages").open("wb") as stages:

@@ -119,16 +119,16 @@ def _pair(run: RunView, verdict: Verdict) -> Pair:
 
 def _tables(frame: pd.DataFrame):
     """Each scenario has its own: what one store gets wrong must not stand in the place of what another gets right."""
-    scenarios = frame["scenario"].unique().tolist()
-    for scenario in scenarios:
+    several = frame["scenario"].nunique() > 1
+    for scenario, own in frame.groupby("scenario", sort=False):
         for flag in (False, True):
-            part = frame[(frame["scenario"] == scenario) & (frame["batch_invariant"] == flag)]
+            part = own[own["batch_invariant"] == flag]
             if len(part):
                 table = pivot(part, columns=_headings(part))
                 if table.columns.nlevels > 1:
                     table.columns = [" ".join(filter(None, names)) for names in table.columns]
                 against = " or ".join(sorted(part["reference"].unique()))
-                whose = f" ({scenario})" if len(scenarios) > 1 else ""
+                whose = f" ({scenario})" if several else ""
                 yield f"batch invariance {'on' if flag else 'off'}, against {against}{whose}", table
 
 
