@@ -2,7 +2,7 @@
 """What vLLM's connectors copy of a block in each layout, without an engine: every byte of the KV cache is checked.
 
 Their own classes describe the KV cache and say what to copy; blocks go into a store and come back into other blocks.
-Behind F2 and F3 of docs/found.md.
+Behind F2 of docs/found.md; what is said of Mooncake here was not run in an engine.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def test_mooncakes_store_is_exact_in_five_layouts(layout):
 
 
 def test_mooncakes_store_takes_whole_blocks_for_heads_where_layers_interleave_per_head():
-    """F3: each run, one per layer and head, is taken for as long as the distance between two blocks, into the next
+    """Each run, one per layer and head, is taken for as long as the distance between two blocks, into the next
     block or beyond the end of the KV cache; nothing is copied here, because that would write there."""
     config, kv_caches, storage = prepared("BHLNC")
     addresses, sizes = Mooncake(config, kv_caches).layout.prepare_value_for_block(BLOCKS - 1)
