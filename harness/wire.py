@@ -143,11 +143,23 @@ def read(kind: type[R], path: Path) -> R:
     return from_plain(kind, plain, where=str(path))
 
 
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+#: Asked once: asking sets it for a moment, in every thread.
+_UMASK = _umask()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file so that it is either absent, the old one, or whole: temporary file, fsync, rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
+        # A temporary file is its owner's alone; results are as readable as any file the caller makes.
+        os.fchmod(handle, 0o666 & ~_UMASK)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()

@@ -14,9 +14,9 @@ from harness.errors import WireError
 from harness.frame.cells import to_frame
 from harness.frame.files import CELLS
 from harness.frame.pivots import pivot
+from harness.frame.read import read_frame
 from harness.frame.steps import to_steps
 from harness.records import Verdict
-from harness.row import COLUMNS
 from harness.stored import StoredRun, read_run
 
 
@@ -94,7 +94,10 @@ class LoadedRun:
         frame = self.run.path / f"{CELLS}.csv"
         if not self.run.plan.cells and frame.exists():
             # An accepted run: its legs were not kept.
-            return _read(frame)
+            try:
+                return read_frame(frame)
+            except ValueError as error:
+                raise WireError(f"{frame}: not a frame of a run: {error}") from None
         platform = self.run.facts.get("platform")
         return to_frame(self.run.plan, self._verdicts(), self.run.observations, platform=platform)
 
@@ -127,11 +130,3 @@ class LoadedRun:
     def __repr__(self) -> str:
         not_whole = f", {len(self.missing)} missing" if self.missing else ""
         return f"<run {self.run.path}: {len(self.cells)} cells{not_whole}>"
-
-
-def _read(path: Path) -> pd.DataFrame:
-    try:
-        frame = pd.read_csv(path, dtype=dict(COLUMNS))
-    except (ValueError, TypeError) as error:
-        raise WireError(f"{path}: not a frame of a run: {error}") from None
-    return frame.reindex(columns=list(COLUMNS)).astype(dict(COLUMNS))

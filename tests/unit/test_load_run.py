@@ -60,7 +60,8 @@ def test_a_whole_run_is_its_frame(tmp_path):
 def test_the_stored_verdict_stands_until_somebody_checks(tmp_path):
     folder = store(tmp_path / "run")
     path = folder.path / "verdicts.jsonl"
-    path.write_text(path.read_text().replace('"verdict": "pass"', '"verdict": "vacuous"'))
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "verdict": "vacuous"}) + "\n")
     assert harness.load_run(folder.path).cells["verdict"].tolist() == ["vacuous"]
 
 
@@ -80,8 +81,7 @@ def test_an_accepted_run_is_a_frame_alone(tmp_path):
     (tmp_path / "accepted").mkdir()
     write_frame(whole.cells, tmp_path / "accepted" / CELLS)
     accepted = harness.load_run(tmp_path / "accepted")
-    pd.testing.assert_frame_equal(accepted.cells, whole.cells.assign(message=pd.array([None], dtype="string"),
-                                                                     findings=pd.array([None], dtype="string")))
+    pd.testing.assert_frame_equal(accepted.cells, whole.cells)
     assert len(accepted.steps) == 0 and accepted.missing == ()
 
 

@@ -111,3 +111,10 @@ def test_the_fast_way_to_json_says_what_the_plain_one_says():
     assert json.loads(wire.to_json(odd)) == wire.to_plain(odd) == json.loads(wire.to_json(odd, indent=1))
     nan = json.loads(wire.to_json(observation(seconds={"load": float("nan")})))["seconds"]["load"]
     assert nan != nan
+
+
+def test_a_written_file_is_as_readable_as_one_that_open_makes(tmp_path):
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    wire.write_text(tmp_path / "report.html", "")
+    assert (tmp_path / "report.html").stat().st_mode == plain.stat().st_mode
