@@ -154,7 +154,11 @@ _UMASK = _umask()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file so that it is either absent, the old one, or whole: temporary file, fsync, rename."""
+    """Write a file so that it is either absent, the old one, or whole: temporary file, then rename.
+
+    That holds however a process ends. It is not forced to the disk: after a power failure a file may be cut off, which
+    every reader of a run folder notices, and waiting for the disk would be most of what a cell costs.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -162,8 +166,6 @@ def write_text(path: Path, text: str) -> None:
         os.fchmod(handle, 0o666 & ~_UMASK)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
