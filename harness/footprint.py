@@ -77,7 +77,7 @@ class Footprint:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._leader: int | None = None
         self._seen: dict[int, float] = {}
-        self._shared: set[str] = set()
+        self._shared: set[int] = set()
         self._before = _shared_names()
         # A file that the scenario itself names is not the leg's to lose.
         self._mentioned = wire.to_json([leg.env, leg.engine, leg.kv_transfer_config])
@@ -157,13 +157,14 @@ class Footprint:
         ACTIVE.discard(self)
         os.close(self._lock)
         shutil.rmtree(self.folder, ignore_errors=True)
-        new = {name for name in _shared_names() - self._before if name in self._shared or _is_librarys(name)}
-        own = {name for name in new if name not in self._mentioned}
+        new = {name: _number(name) for name in _shared_names() - self._before if name not in self._mentioned}
+        own = {name: number for name, number in new.items() if number in self._shared or _is_librarys(name)}
         if own:
             used = set().union(*map(_mapped, psutil.pids()))
-            for name in own - used:
-                with contextlib.suppress(OSError):
-                    (SHARED_MEMORY / name).unlink()
+            for name, number in own.items():
+                if number not in used:
+                    with contextlib.suppress(OSError):
+                        (SHARED_MEMORY / name).unlink()
 
 
 #: Footprints of the legs that run in this process now, for whoever has to end it at once.
@@ -252,21 +253,33 @@ def _is_librarys(name: str) -> bool:
     return False
 
 
-def _mapped(pid: int) -> set[str]:
-    """Names of the files in /dev/shm itself that a process maps or has open."""
-    names = set()
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as lines:
-        names = {line[line.index("/dev/shm/") + 9:].rstrip("\n") for line in lines if "/dev/shm/" in line}
+def _number(name: str) -> int:
+    """Inode of a file in /dev/shm; 0, which no file has, when it is gone."""
     with contextlib.suppress(OSError):
-        names.update(target[9:] for target in _open_files(pid) if target.startswith("/dev/shm/"))
-    return {name for name in names if "/" not in name and not name.endswith(" (deleted)")}
+        return (SHARED_MEMORY / name).stat().st_ino
+    return 0
 
 
-def _open_files(pid: int) -> Iterator[str]:
+def _mapped(pid: int) -> set[int]:
+    """Inodes of the files on /dev/shm that a process maps or has open.
+
+    Not names: a semaphore is made under another name and linked to its own, so that maps call it deleted
+    (``sem_open``). Inodes of other file systems may be among them.
+    """
+    numbers = set()
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/maps", "rb") as lines:
+        numbers = {int(line.split(None, 5)[4]) for line in lines if b" /dev/shm/" in line}
+    with contextlib.suppress(OSError):
+        numbers.update(_open_files(pid))
+    return numbers
+
+
+def _open_files(pid: int) -> Iterator[int]:
     with os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                yield os.readlink(entry.path)
+                if os.readlink(entry.path).startswith("/dev/shm/"):
+                    yield os.stat(entry.path).st_ino
 
 
 def _await(pids: Iterable[int], until: float) -> None:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+from _multiprocessing import SemLock
 from multiprocessing import shared_memory
 from pathlib import Path
 
@@ -77,7 +79,7 @@ def test_shared_memory_of_others_is_left_alone(make_leg):
     own.write_bytes(b"x")
     scenarios = Path("/dev/shm/kvparity-named")
     scenarios.write_bytes(b"x")
-    trace._shared |= {scenarios.name, own.name, named.name}
+    trace._shared |= {footprint._number(name) for name in (scenarios.name, own.name, named.name)}
     try:
         trace.end(None)
         assert not own.exists(), "made meanwhile, under a library's name, and nobody maps it"
@@ -89,6 +91,30 @@ def test_shared_memory_of_others_is_left_alone(make_leg):
         for shared in (named, mapped):
             shared.close()
             shared.unlink()
+
+
+def test_a_semaphore_of_an_engine_that_starts_beside_is_left_alone(make_leg):
+    """As ``multiprocessing`` makes one for a child to open by its name, which no process's maps show."""
+    trace = Footprint(make_leg())
+    lock = multiprocessing.get_context("spawn").Lock()
+    name = lock._semlock.name
+    assert f"sem.{name[1:]}" in footprint._shared_names() - trace._before
+    trace.end(None)
+    assert SemLock._rebuild(-1, lock._semlock.kind, lock._semlock.maxvalue, name).acquire(False)
+
+
+def test_a_semaphore_that_nobody_holds_any_more_is_removed(make_leg):
+    trace = Footprint(make_leg())
+    script = (
+        "import multiprocessing, os; lock = multiprocessing.get_context('spawn').Lock(); "
+        "print(lock._semlock.name, flush=True); "
+        "os.kill(multiprocessing.resource_tracker._resource_tracker._pid, 9); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    name = f"sem.{done.stdout.strip()[1:]}"
+    assert name in footprint._shared_names() - trace._before, "the kernel leaves it"
+    trace.end(None)
+    assert name not in footprint._shared_names()
 
 
 def test_folders_of_a_runner_that_was_killed_are_swept_and_no_others(make_leg, monkeypatch, tmp_path):
