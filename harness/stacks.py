@@ -27,8 +27,8 @@ ALL_S, ONE_S = 60.0, 10.0
 #: How often a log is looked at while a stack is being written into it, seconds.
 LOOK_S = 0.05
 
-#: A stack is whole when the log has not grown for so many looks.
-QUIET = 4
+#: A stack is whole when the log has not grown for so many looks; who writes it may have to wait for a processor.
+QUIET = 20
 
 _NO_WAIT = threading.Event()
 
