@@ -91,7 +91,8 @@ def plan(model, monkeypatch):
     here = Overlay(origin="o", digest="d", path=Path("/o"), has_runtime=False)
     monkeypatch.setattr("harness.plan.find_overlay", lambda spec: here)
     scenario = read_scenario(ROOT / "scenarios" / "umbp_smoke.yaml")
-    scenario = replace(scenario, axes={**scenario.axes, "layout": ("LBHNC", "BHLNC"), "transfer": ("bulk",)}, expect=())
+    axes = {"layout": ("LBHNC", "BHLNC"), "backend": ("REFERENCE",), "batch_invariant": (False,), "transfer": ("bulk",)}
+    scenario = replace(scenario, axes={**scenario.axes, **axes}, expect=())
     return make_plan([scenario], platform="cpu", find_model=lambda name: model, identity={})
 
 
