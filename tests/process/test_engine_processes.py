@@ -23,7 +23,8 @@ from harness.runner import Runner
 from harness.scenario import read_scenario
 from harness.watch import Watch
 
-pytestmark = pytest.mark.engine
+# A minute and a half on idle cores, and a hang of each case would cost its whole deadline.
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 
