@@ -15,13 +15,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 
 from harness.archive import RunFolder
 from harness.errors import ExitCode, UsageError
 from harness.overlay import Overlay, OverlayError, find_overlay
-from harness.records import Ending, Observation, Outcome, Plan, Role, Verdict
+from harness.records import Change, Ending, Observation, Outcome, Plan, Role, Verdict
 from harness.scenario import read_scenarios
 from harness.session import join_run
 from harness.subjects import OVERLAY_CHOICE
@@ -32,15 +31,8 @@ SCENARIOS = ("scenarios/umbp.yaml",)
 #: Exit codes of one side's run after which its cells can be compared.
 RAN = (ExitCode.OK, ExitCode.FAILED, ExitCode.AMBER)
 
-
-class Change(StrEnum):
-    """What became of a cell from the base to the candidate."""
-
-    FIXED = "fixed"
-    NEWLY_FAILING = "newly failing"
-    STILL_FAILING = "still failing"
-    SAME = "same"
-    NOT_COMPARABLE = "not comparable"
+#: What can become of a cell here, in the order of the counts. Outcomes are compared, not verdicts: there is no amber.
+CHANGES = (Change.FIXED, Change.NEWLY_FAILING, Change.STILL_FAILING, Change.SAME, Change.NOT_COMPARABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +81,7 @@ def _judged(folder: Path) -> dict[str, tuple[Verdict, Observation]]:
     subjects = {cell.name: cell.subject for cell in run.plan.cells}
     found = {}
     for verdict in verdicts:
-        name = f"{verdict.scenario}::{verdict.cell}"
-        found[name] = (verdict, observations[subjects[name]])
+        found[verdict.name] = (verdict, observations[subjects[verdict.name]])
     return found
 
 
@@ -113,7 +104,7 @@ def render(rows: Sequence[Row], names: Mapping[str, str]) -> str:
         base, candidate = (outcome or "not run" for outcome in (row.base, row.candidate))
         lines.append(f"{row.cell:<{width}}  {base:<12}{candidate:<12}{row.change}")
         lines += [f"{'':<{width}}  {difference}" for difference in row.resolved]
-    counts = [f"{count} {change}" for change in Change if (count := sum(row.change is change for row in rows))]
+    counts = [f"{count} {change}" for change in CHANGES if (count := sum(row.change is change for row in rows))]
     return "\n".join([*lines, "", f"{len(rows)} cells: {', '.join(counts) or 'none'}"])
 
 

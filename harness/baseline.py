@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import pandas as pd
@@ -17,14 +16,11 @@ import pandas as pd
 from harness.errors import ExitCode, SchemaError, UsageError
 from harness.frame import outcome_word, to_frame
 from harness.frame.read import read_frame
-from harness.records import Outcome
+from harness.records import GREEN, RED, Change, Outcome
 from harness.stored import listed, read_run
 
 #: Where accepted runs live, a folder per platform.
 REFERENCE = Path("results") / "reference"
-
-GREEN = (Outcome.PASS, Outcome.EXPECTED)
-RED = (Outcome.CRASHED, Outcome.FAIL)
 
 #: Column -> what it is called; two rows that differ in one of these do not answer the same question.
 MUST_AGREE: Mapping[str, str] = {
@@ -38,19 +34,6 @@ MUST_AGREE: Mapping[str, str] = {
 }
 #: Columns whose change is what a comparison is made for; named above the table.
 MAY_DIFFER = ("vllm", "torch", "overlay", "overlay_files")
-
-
-class Change(StrEnum):
-    """What became of a cell from the base to the run, worst first."""
-
-    NEWLY_FAILING = "newly failing"
-    #: No claim can be made any more: vacuous, unstable, rejected or unavailable.
-    NEWLY_AMBER = "newly without a claim"
-    STILL_FAILING = "still failing"
-    STILL_AMBER = "still without a claim"
-    NOT_COMPARABLE = "not comparable"
-    FIXED = "fixed"
-    SAME = "same"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,18 +137,29 @@ def reference_of(root: Path, platform: str) -> Path:
     return root / platform.replace(" ", "-")
 
 
+def _accepted(folder: Path) -> pd.DataFrame | None:
+    """The accepted frame in ``folder``, None where nothing was accepted yet.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        return read_frame(folder / "frame.csv")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UsageError(f"{folder}/frame.csv cannot be read ({error}); restore it from git") from None
+
+
 def lost_cells(folder: Path, run: pd.DataFrame) -> tuple[str, ...]:
     """Cells of the accepted run in ``folder`` that ``run`` does not have; none where nothing was accepted yet.
 
     Raises:
         UsageError: the accepted frame cannot be read.
     """
-    if not (folder / "frame.csv").exists():
+    accepted = _accepted(folder)
+    if accepted is None:
         return ()
-    try:
-        accepted = read_frame(folder / "frame.csv")
-    except ValueError as error:
-        raise UsageError(f"{folder}/frame.csv cannot be read ({error}); restore it from git") from None
     there = _by_cell(run)
     return tuple(name for name in _by_cell(accepted) if name not in there)
 
@@ -189,11 +183,10 @@ def against_reference(run: pd.DataFrame, root: Path, platform: str) -> Compariso
     Raises:
         UsageError: the accepted frame cannot be read.
     """
-    folder = reference_of(root, platform)
-    if not (folder / "frame.csv").exists():
+    accepted = _accepted(reference_of(root, platform))
+    if accepted is None:
         return None
-    lost_cells(folder, run)
-    return covered(read_frame(folder / "frame.csv"), run, names=(f"the accepted run of {platform}", "this run"))
+    return covered(accepted, run, names=(f"the accepted run of {platform}", "this run"))
 
 
 def compare(base: pd.DataFrame, run: pd.DataFrame, *, names: tuple[str, str] = ("base", "run"),

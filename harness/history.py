@@ -16,10 +16,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.baseline import GREEN, RED
 from harness.errors import UsageError
 from harness.frame.read import check_words
-from harness.records import OUTCOME_ORDER, Outcome
+from harness.records import GREEN, OUTCOME_ORDER, RED, Outcome
 
 #: What is read of a frame.
 NEEDED = ("scenario", "cell", "verdict", "platform")

@@ -19,13 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from harness.records import ROLE_PHASES, Certainty, Phase, PhaseHits, Role
+from harness.records import RESTORES, ROLE_PHASES, Certainty, Phase, PhaseHits, Role
 
 #: Phases that start with an empty local cache: reset, shifted, zeroed.
 CLEARED = (Phase.RECOMPUTE_AGAIN, Phase.RESTORE, Phase.RESTORE_AGAIN)
-
-#: Phases whose prefix comes from the store.
-RESTORES = (Phase.RESTORE, Phase.RESTORE_AGAIN)
 
 Tokens = Sequence[int]
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 from harness.engines import Answer, Counters, Engine, Placement
 from harness.errors import LegError
-from harness.hits import CLEARED, RESTORES, Pass
+from harness.hits import CLEARED, Pass
 from harness.prompts import filler_prompt, prompt_digest
-from harness.records import DecodeSpec, Leg, Phase, PhaseRecord, PromptResult
+from harness.records import RESTORES, DecodeSpec, Leg, Phase, PhaseRecord, PromptResult
 
 #: Phases whose KV blocks are digested: what was computed or stored, and what came back. Where no token is generated the
 #: blocks are the whole answer, and every phase's are.

@@ -116,7 +116,7 @@ def _one_verdict(runs: Sequence[StoredRun]) -> None:
     known: dict[str, tuple[Verdict, Path]] = {}
     for run in runs:
         for verdict in run.judged:
-            name = f"{verdict.scenario}::{verdict.cell}"
+            name = verdict.name
             earlier, where = known.setdefault(name, (verdict, run.path))
             if earlier.verdict is not verdict.verdict:
                 raise UsageError(

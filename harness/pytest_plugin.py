@@ -22,9 +22,9 @@ from harness.errors import ExitCode, HarnessError
 from harness.interrupt import Interrupts
 from harness.plan import select
 from harness.progress import Progress
-from harness.records import Cell, Outcome, Verdict
+from harness.records import AMBER, GREEN, Cell, Outcome, Verdict
 from harness.report import RunView
-from harness.session import AMBER, GREEN, Run, join_run, load_plan, open_run, scenario_files, write_results
+from harness.session import Run, join_run, load_plan, open_run, scenario_files, write_results
 from harness.shard import SHARD_FILE, ShardFile, part, read_spec
 
 RUN = pytest.StashKey[Run]()
@@ -328,7 +328,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.ensure_newline()
     terminalreporter.section("kvparity report")
     terminalreporter.write(render_text(view, color=terminalreporter.hasmarkup))
-    for name in sorted(config.stash[ENDED].keys() - {f"{one.scenario}::{one.cell}" for one in view.verdicts}):
+    for name in sorted(config.stash[ENDED].keys() - {one.name for one in view.verdicts}):
         terminalreporter.write_line(f"{name}: {config.stash[ENDED][name]}, and its result could not be kept")
     _compare_with_accepted(terminalreporter, config, view)
     files = f"report: {view.folder}/report.html, {view.folder}/report.md, {view.folder}/frame.csv"

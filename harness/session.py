@@ -18,16 +18,11 @@ from harness.compare import judge
 from harness.errors import UsageError
 from harness.models import find_model
 from harness.plan import make_plan, missing_modules, select
-from harness.records import Cell, Observation, Outcome, Plan, Verdict
+from harness.records import Cell, Observation, Plan, Verdict
 from harness.report import RunView
 from harness.row import row_of
 from harness.runner import Runner
 from harness.scenario import read_scenarios
-
-#: Verdicts with which a cell is green.
-GREEN = (Outcome.PASS, Outcome.EXPECTED)
-#: Verdicts that make a run amber: no claim could be made, but nothing was shown to be wrong.
-AMBER = (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.UNSTABLE, Outcome.VACUOUS)
 
 #: Folder whose YAML files are scenarios.
 SCENARIO_FOLDER = "scenarios"
@@ -132,7 +127,7 @@ class Run:
         """What the reports show: the cells of ``names`` that have been run."""
         chosen = select(self.plan, names)
         verdicts, observations = self.judge_stored(chosen)
-        judged = {f"{verdict.scenario}::{verdict.cell}" for verdict in verdicts}
+        judged = {verdict.name for verdict in verdicts}
         return RunView(
             plan=select(chosen, judged),
             verdicts=tuple(verdicts),

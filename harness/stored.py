@@ -117,7 +117,7 @@ def _verdicts(path: Path) -> tuple[dict[str, Verdict], list[str]]:
         except (ValueError, WireError):
             gaps.append(f"verdicts.jsonl: line {number} is not a whole verdict")
         else:
-            verdicts[f"{verdict.scenario}::{verdict.cell}"] = verdict
+            verdicts[verdict.name] = verdict
     return verdicts, gaps
 
 

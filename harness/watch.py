@@ -20,6 +20,7 @@ import psutil
 from harness import stacks
 from harness.endings import Lost
 from harness.footprint import Footprint
+from harness.records import RESTORES
 from harness.warm import WarmChild
 
 #: A leg's process, however it was started.
@@ -27,9 +28,6 @@ Process = subprocess.Popen[bytes] | WarmChild
 
 #: Seconds for the two stages that no scenario speaks of.
 FIXED_S: Mapping[str, float] = {"spawn": 120.0, "close": 120.0}
-
-#: Stages that the deadline ``restore`` bounds; every other pass over prompts is a ``prefill``.
-RESTORING = ("restore", "restore_again")
 
 #: How often a running child is looked at, seconds.
 POLL_S = 0.25
@@ -46,7 +44,7 @@ def deadline_of(stage: str, deadlines: Mapping[str, float]) -> float:
         return FIXED_S[stage]
     if stage.endswith(".reset") or stage == "drain":
         return 2 * deadlines["reset"]
-    return deadlines["restore" if stage in RESTORING else "prefill"]
+    return deadlines["restore" if stage in RESTORES else "prefill"]
 
 
 class Watch:

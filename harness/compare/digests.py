@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from harness.compare.localise import BlockPlace, DigestShape, describe
 from harness.compare.pair import Pair, finding, matched
-from harness.records import Compared, Edge, Finding, FindingKind, Phase, PhaseRecord, Role
+from harness.records import RESTORES, Compared, Edge, Finding, FindingKind, Phase, PhaseRecord, Role
 
 #: Bytes of one digest inside a block's base64 string.
 DIGEST_BYTES = 8
@@ -35,7 +35,7 @@ def compare_digests(pair: Pair, compared: Compared, stable: bool) -> tuple[list[
         return [], compared
     findings: list[Finding] = []
     first: Damage | None = None
-    for restore in (Phase.RESTORE, Phase.RESTORE_AGAIN):
+    for restore in RESTORES:
         record = pair.record(Role.SUBJECT, restore)
         if record is None:
             continue

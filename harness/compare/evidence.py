@@ -12,7 +12,18 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from harness.compare.pair import Pair, finding, words
-from harness.records import ROLE_PHASES, Certainty, Edge, Finding, FindingKind, Phase, PhaseHits, PhaseRecord, Role
+from harness.records import (
+    RESTORES,
+    ROLE_PHASES,
+    Certainty,
+    Edge,
+    Finding,
+    FindingKind,
+    Phase,
+    PhaseHits,
+    PhaseRecord,
+    Role,
+)
 
 #: Phases that find nothing but what the pass itself left, and what to call it when they found other than that.
 COLD = {
@@ -20,9 +31,6 @@ COLD = {
     Phase.RECOMPUTE_AGAIN: FindingKind.RECOMPUTE_NOT_COLD,
     Phase.POPULATE: FindingKind.POPULATE_NOT_COLD,
 }
-
-#: Phases whose prefix comes from the store.
-RESTORES = (Phase.RESTORE, Phase.RESTORE_AGAIN)
 
 
 def check_evidence(pair: Pair) -> Iterator[Finding]:

@@ -109,7 +109,7 @@ class LoadedRun:
     @property
     def missing(self) -> tuple[str, ...]:
         """Planned cells that have no verdict, as ``scenario::cell``."""
-        judged = {f"{one.scenario}::{one.cell}" for one in self._verdicts()}
+        judged = {one.name for one in self._verdicts()}
         return tuple(cell.name for cell in self.run.plan.cells if cell.name not in judged)
 
     @property
@@ -124,7 +124,7 @@ class LoadedRun:
         return pivot(self.cells, index=index, columns=columns)
 
     def _verdicts(self) -> tuple[Verdict, ...]:
-        now = {f"{one.scenario}::{one.cell}": one for one in self.run.judged}
+        now = {one.name: one for one in self.run.judged}
         return tuple({**now, **self.run.verdicts}.values())
 
     def __repr__(self) -> str:

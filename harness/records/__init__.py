@@ -7,13 +7,18 @@ Nothing here imports another module of the harness.
 """
 
 from harness.records.names import (
+    AMBER,
     DEADLINES_S,
+    GREEN,
     LAYOUTS,
     OUTCOME_ORDER,
     PLATFORMS,
+    RED,
+    RESTORES,
     ROLE_PHASES,
     SCHEMA_VERSION,
     Certainty,
+    Change,
     Edge,
     Ending,
     FindingKind,
@@ -56,9 +61,11 @@ from harness.records.verdict import (
 )
 
 __all__ = [
+    "AMBER",
     "Agreement",
     "Cell",
     "Certainty",
+    "Change",
     "Compared",
     "DEADLINES_S",
     "DecodeSpec",
@@ -69,6 +76,7 @@ __all__ = [
     "Failure",
     "Finding",
     "FindingKind",
+    "GREEN",
     "GroundTruth",
     "LAYOUTS",
     "Leg",
@@ -85,6 +93,8 @@ __all__ = [
     "Plan",
     "PromptResult",
     "PromptSpec",
+    "RED",
+    "RESTORES",
     "ROLE_PHASES",
     "Reference",
     "Resolved",

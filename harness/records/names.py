@@ -31,6 +31,26 @@ class Outcome(StrEnum):
 
 OUTCOME_ORDER = tuple(Outcome)
 
+#: Verdicts with which a cell is green.
+GREEN = (Outcome.PASS, Outcome.EXPECTED)
+#: Verdicts that make a run amber: no claim could be made, but nothing was shown to be wrong.
+AMBER = (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.UNSTABLE, Outcome.VACUOUS)
+#: Verdicts that make it red.
+RED = (Outcome.CRASHED, Outcome.FAIL)
+
+
+class Change(StrEnum):
+    """What became of a cell from one run to another, worst first."""
+
+    NEWLY_FAILING = "newly failing"
+    #: No claim can be made any more: vacuous, unstable, rejected or unavailable.
+    NEWLY_AMBER = "newly without a claim"
+    STILL_FAILING = "still failing"
+    STILL_AMBER = "still without a claim"
+    NOT_COMPARABLE = "not comparable"
+    FIXED = "fixed"
+    SAME = "same"
+
 
 class Role(StrEnum):
     """Which side of a cell a leg serves."""
@@ -66,6 +86,9 @@ ROLE_PHASES: Mapping[Role, tuple[Phase, ...]] = {
     Role.ORACLE: (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN, Phase.LOCAL_HIT),
     Role.SUBJECT: (Phase.POPULATE, Phase.LOCAL_HIT, Phase.RESTORE, Phase.RESTORE_AGAIN),
 }
+
+#: Phases whose prefix comes from the store.
+RESTORES = (Phase.RESTORE, Phase.RESTORE_AGAIN)
 
 
 class Certainty(StrEnum):

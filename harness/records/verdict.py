@@ -98,3 +98,8 @@ class Verdict:
     findings: tuple[Finding, ...]
     compared: Compared
     agreements: tuple[Agreement, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``scenario::cell``, as the cell's own name."""
+        return f"{self.scenario}::{self.cell}"

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from harness.baseline import Change, Comparison, Row
+from harness.baseline import Comparison, Row
+from harness.records import Change
 from harness.report.content import clip
 
 #: Changes whose cells are listed; of the others the number is enough.

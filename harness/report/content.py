@@ -12,12 +12,11 @@ import pandas as pd
 
 from harness.compare.pair import Pair
 from harness.frame import outcome_word, pivot, to_frame
-from harness.records import OUTCOME_ORDER, Outcome, Verdict
+from harness.records import GREEN, OUTCOME_ORDER, Outcome, Verdict
 from harness.report import RunView
 from harness.report.story import Story, tell
 from harness.report.truth import truth_limits, truth_rows
 
-GREEN = (Outcome.PASS, Outcome.EXPECTED)
 #: Headings of the evidence table.
 EVIDENCE = ("cell", "against", "external tokens", "tokens", "logprobs bitwise", "KV blocks", "loaded MiB", "seconds")
 
@@ -166,7 +165,7 @@ def _groups(run: RunView):
             # Refusals of several layouts that differ in the layout's name alone are told once.
             message = message.replace(f"={run.cell(verdict).layout} ", "=... ")
             word = outcome_word(verdict.outcome, verdict.verdict)
-            cells.setdefault((word, message), []).append(f"{verdict.scenario}::{verdict.cell}")
+            cells.setdefault((word, message), []).append(verdict.name)
     for (word, message), names in cells.items():
         yield Group(word=word, cells=tuple(names), message=clip(message))
 

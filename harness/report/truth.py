@@ -26,7 +26,7 @@ def truth_rows(run: RunView, alone: bool) -> Iterator[tuple[str, ...]]:
     """
     noise: dict[tuple[str, ...], None] = {}
     for verdict in run.verdicts:
-        name = verdict.cell if alone else f"{verdict.scenario}::{verdict.cell}"
+        name = verdict.cell if alone else verdict.name
         for one in verdict.agreements:
             if one.left == OURS:
                 yield name, *agreement_row(one)

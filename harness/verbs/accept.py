@@ -46,12 +46,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _refuse(stored: StoredRun) -> None:
     """Raise for a run that shows less than it seems to."""
-    from harness.session import GREEN
+    from harness.records import GREEN
 
     path = stored.path
     others = [one for one in stored.judged if one.verdict not in GREEN]
     if others:
-        names = [f"{one.scenario}::{one.cell} ({one.verdict})" for one in others]
+        names = [f"{one.name} ({one.verdict})" for one in others]
         raise UsageError(f"{path}: not accepted, {len(others)} of {len(stored.plan.cells)} cells are not green: "
                          f"{', '.join(names)}")
     if stored.gaps:

@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
     stored = open_stored(options.run)
     changed = 0
     for verdict in stored.judged:
-        name = f"{verdict.scenario}::{verdict.cell}"
+        name = verdict.name
         earlier = stored.verdicts.get(name)
         if earlier != verdict:
             changed += 1

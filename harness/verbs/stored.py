@@ -46,7 +46,7 @@ def view_of(run: StoredRun) -> RunView:
 
 def exit_code(verdicts: Iterable[Verdict], *, whole: bool) -> ExitCode:
     """Failed for a red verdict, amber for an amber one or a run that is not whole, otherwise OK."""
-    from harness.session import AMBER, GREEN
+    from harness.records import AMBER, GREEN
 
     words = {verdict.verdict for verdict in verdicts}
     if words - set(GREEN) - set(AMBER):

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from harness import ab, wire
-from harness.ab import Change, Row, change_of, compare, exit_code, render
+from harness.ab import Row, change_of, compare, exit_code, render
 from harness.archive import RunFolder
 from harness.errors import ExitCode, UsageError
 from harness.overlay import Overlay
 from harness.plan import make_plan
-from harness.records import SCHEMA_VERSION, Ending, Failure, Observation, Outcome, Role
+from harness.records import SCHEMA_VERSION, Change, Ending, Failure, Observation, Outcome, Role
 from harness.scenario import read_scenario
 
 ROOT = Path(__file__).parents[2]

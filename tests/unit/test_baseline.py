@@ -9,12 +9,12 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from harness.baseline import GREEN, RED, Change, change_of, compare
+from harness.baseline import change_of, compare
 from harness.compare import judge
 from harness.errors import ExitCode
 from harness.frame import COLUMNS, to_frame
 from harness.frame.read import read_frame
-from harness.records import SCHEMA_VERSION, Outcome, Plan
+from harness.records import GREEN, RED, SCHEMA_VERSION, Change, Outcome, Plan
 from harness.report.changes import as_plain, render_markdown, render_text
 from tests.unit.handmade import clean
 

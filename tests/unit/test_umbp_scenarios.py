@@ -14,9 +14,8 @@ from harness.compare import judge
 from harness.expect import expectation_for
 from harness.overlay import Overlay, OverlayError
 from harness.plan import make_plan
-from harness.records import SCHEMA_VERSION, Ending, Failure, Observation, Outcome
+from harness.records import AMBER, GREEN, SCHEMA_VERSION, Ending, Failure, Observation, Outcome
 from harness.scenario import read_scenario, read_scenarios
-from harness.session import AMBER, GREEN
 from harness.subjects import OVERLAY_CHOICE
 from harness.verbs.matrix import MATRIX
 
