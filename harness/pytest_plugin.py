@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,14 @@ from harness import host, wire
 from harness.archive import RunFolder
 from harness.errors import ExitCode, HarnessError
 from harness.interrupt import Interrupts
+from harness.items import RUN, VERDICT, CellItem, ScenarioFile, property_of
 from harness.plan import select
 from harness.progress import Progress
-from harness.records import AMBER, GREEN, Cell, Outcome, Verdict
+from harness.records import AMBER, GREEN, Outcome
 from harness.report import RunView
 from harness.session import Run, join_run, load_plan, open_run, scenario_files, write_results
 from harness.shard import SHARD_FILE, ShardFile, part, read_spec
 
-RUN = pytest.StashKey[Run]()
 PROGRESS = pytest.StashKey[Progress]()
 NOTES = pytest.StashKey[list[str]]()
 #: Scenario files of this run, resolved; one may have no cell here, on this platform or in this shard.
@@ -41,10 +40,6 @@ UNWRITTEN = pytest.StashKey[str]()
 #: What the reports show, once the session has finished.
 VIEW = pytest.StashKey[RunView]()
 
-#: Name of the user property that carries an item's verdict through pytest-xdist and into JUnit.
-VERDICT = "verdict"
-#: Characters of the first finding's message among the properties; the failure has all of them.
-MESSAGE_CHARACTERS = 1000
 #: Key of pytest-xdist's worker input that names the run folder.
 WORKER_FOLDER = "kvparity_run_folder"
 #: Key of its input that lists the scenario files.
@@ -133,53 +128,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return ScenarioFile.from_parent(parent, path=file_path)
 
 
-class ScenarioFile(pytest.File):
-    """One scenario file; its items are its cells."""
-
-    def collect(self) -> Iterator[CellItem]:
-        root = self.config.rootpath
-        for cell in self.config.stash[RUN].plan.cells:
-            if (root / cell.path).resolve() == self.path.resolve():
-                yield CellItem.from_parent(self, name=cell.id, cell=cell)
-
-
-class CellRed(Exception):
-    """A cell whose verdict is not green; carries the verdict."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        self.verdict = verdict
-        super().__init__(verdict.verdict.value)
-
-
-class CellItem(pytest.Item):
-    """One cell: runs its legs (or reads what another process saw), judges them, and is green or not."""
-
-    def __init__(self, *, cell: Cell, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.cell = cell
-
-    def runtest(self) -> None:
-        self.user_properties.append(("cell", self.cell.name))
-        run = self.config.stash[RUN]
-        verdict = run.run_cell(self.cell)
-        # The evidence goes into JUnit, too; a cell's plain id is the test case's name there.
-        for name, value in run.row(self.cell, verdict).items():
-            if name != "cell":
-                self.user_properties.append((name, value[:MESSAGE_CHARACTERS] if name == "message" else value))
-        if verdict.verdict not in GREEN:
-            raise CellRed(verdict)
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        if not isinstance(excinfo.value, CellRed):
-            return super().repr_failure(excinfo, style)
-        findings = excinfo.value.verdict.findings
-        lines = [f"{finding.kind}: {finding.message}" for finding in findings] or [excinfo.value.verdict.verdict.value]
-        return "\n".join(lines)
-
-    def reportinfo(self) -> tuple[Path, int, str]:
-        return self.path, max(self.cell.line - 1, 0), self.cell.name
-
-
 # --- while it runs ----------------------------------------------------------------------------------------------
 
 
@@ -235,10 +183,6 @@ def _start_progress(config: pytest.Config, selected: list[str]) -> None:
     progress.start()
 
 
-def _property(report: pytest.TestReport, name: str) -> str | None:
-    return next((value for key, value in report.user_properties if key == name), None)
-
-
 class Recorder:
     """Notes each cell's verdict word; an object because pytest_runtest_logreport is given no config."""
 
@@ -246,9 +190,9 @@ class Recorder:
         self._ended = ended
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and (cell := _property(report, "cell")):
+        if report.when == "call" and (cell := property_of(report, "cell")):
             # Without a verdict the harness itself broke on this cell; pytest shows the traceback.
-            self._ended[cell] = _property(report, VERDICT) or Outcome.CRASHED.value
+            self._ended[cell] = property_of(report, VERDICT) or Outcome.CRASHED.value
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -259,12 +203,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """Give each verdict a word of its own, so that nothing amber or expected is folded into "passed"."""
-    if report.when != "call" or (word := _property(report, VERDICT)) is None:
+    if report.when != "call" or (word := property_of(report, VERDICT)) is None:
         return None
     if word == Outcome.PASS:
         return "passed", ".", "PASS"
     if word == Outcome.EXPECTED:
-        return "expected", "e", f"EXPECTED ({_property(report, 'outcome')})"
+        return "expected", "e", f"EXPECTED ({property_of(report, 'outcome')})"
     letter = {"fail": "F", "crashed": "C"}.get(word, word[0])
     # pytest lists the category "failed" with its details; the report below has them for the others.
     return ("failed" if word in {"fail", "crashed"} else word), letter, word.upper()
