@@ -228,6 +228,16 @@ def _check_blocks(pair: Pair) -> Iterator[Finding]:
         # Blocks of a local hit lie where the prompt before them was restored to, which has its own line.
         first, last = (tokens // pair.cell.block_size for tokens in accumulate(hits.of(prompt.index)))
         pairs = list(zip(sources.get(prompt.index, ())[first:last], prompt.blocks[first:last], strict=False))
+        # Where digests are taken, a block that nobody knows lacks its digest, and that says it.
+        restored = last - first
+        if len(pairs) < restored and not pair.subject_leg.digests:
+            yield finding(
+                FindingKind.SAME_BLOCKS,
+                f"prompt {prompt.index}: where {restored - len(pairs)} of its {restored} blocks were stored from or"
+                " restored to is unknown, so they may be the same",
+                place=f"subject restore, prompt {prompt.index}", left="other block ids",
+                right=f"{len(pairs)} of {restored} known", limit="0",
+            )
         same = [source for source, destination in pairs if source == destination]
         if same:
             yield finding(

@@ -207,3 +207,14 @@ def test_without_digests_a_cell_passes_on_values_and_compares_no_block():
     assert only(case).kind is FindingKind.DIGESTS_MISSING
     off = replace(case, legs=legs)
     assert (verdict_of(off).outcome, verdict_of(off).compared.blocks) == (Outcome.PASS, 0)
+
+
+def test_without_digests_blocks_that_nobody_knows_are_vacuous():
+    case = clean()
+    off = replace(case, legs={name: replace(leg, digests=False) for name, leg in case.legs.items()})
+    assert verdict_of(off).outcome is Outcome.PASS
+    for role_phase, blocks, known in ((Phase.POPULATE, (), 0), (Phase.RESTORE, (), 0), (Phase.RESTORE, (20,), 1)):
+        found = only(edit_prompt(off, SUBJECT, role_phase, 1, blocks=blocks))
+        assert (found.kind, found.outcome) == (FindingKind.SAME_BLOCKS, Outcome.VACUOUS)
+        assert found.message.startswith(f"prompt 1: where {2 - known} of its 2 blocks were stored from or restored to")
+        assert (found.right, found.place) == (f"{known} of 2 known", "subject restore, prompt 1")
