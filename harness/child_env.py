@@ -6,17 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness.device import Lease
+from harness.footprint import TOKEN
 from harness.records import Leg
 
-#: Variables of the caller's shell that are let through although they begin like vLLM's; every other VLLM_* and AITER
-#: variable comes from the scenario alone, so that a forgotten export cannot change what a cell means.
+#: Variables that are let through although they begin like vLLM's or ours; every other one that begins so comes from the
+#: scenario or the runner alone, so that a forgotten export cannot change what a cell means.
 LET_THROUGH = frozenset({
-    "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_ASSETS_CACHE", "VLLM_TARGET_DEVICE", "VLLM_LOGGING_LEVEL",
+    TOKEN, "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "VLLM_ASSETS_CACHE", "VLLM_TARGET_DEVICE", "VLLM_LOGGING_LEVEL",
     "VLLM_WORKER_MULTIPROC_METHOD", "VLLM_NCCL_SO_PATH", "VLLM_CUDART_SO_PATH",
 })
 STRIPPED_PREFIXES = (
-    "VLLM_", "AITER_", "KVPARITY_BACKEND", "KVPARITY_OVERLAY", "KVPARITY_STORE", "KVPARITY_SERVER", "KVPARITY_UMBP",
-    "OMP_", "KMP_", "MKL_", "PYTEST_", "COV_", "MOONCAKE_", "MC_", "LMCACHE_",
+    "VLLM_", "AITER_", "KVPARITY_", "OMP_", "KMP_", "MKL_", "PYTEST_", "COV_", "MOONCAKE_", "MC_", "LMCACHE_",
 )
 
 

@@ -227,14 +227,14 @@ def test_nothing_but_the_observation_and_the_log_stays(folder, make_leg):
 def test_the_childs_environment_is_the_legs(make_leg):
     outside = {
         "PATH": "/bin", "HOME": "/h", "VLLM_KV_CACHE_LAYOUT": "BHLNC", "VLLM_USE_X": "1",
-        "OMP_NUM_THREADS": "9",
+        "OMP_NUM_THREADS": "9", "KVPARITY_NATIVE_GEMM": "1", "KVPARITY_SHARED_STORE": "/s", "KVPARITY_LEG": "token",
         "VLLM_CACHE_ROOT": "/c", "AITER_JIT_DIR": "/a", "SECRET_TOKEN": "kept for the child, not for the results",
     }
     leg = make_leg(env={"VLLM_KV_CACHE_LAYOUT": "LBHNC", "OMP_NUM_THREADS": "1"})
     got = child_environment(leg, Lease(device="3", environment={"HIP_VISIBLE_DEVICES": "3"}), outside)
     assert got == {
         "PATH": "/bin", "HOME": "/h", "VLLM_CACHE_ROOT": "/c", "SECRET_TOKEN": outside["SECRET_TOKEN"],
-        "VLLM_KV_CACHE_LAYOUT": "LBHNC", "OMP_NUM_THREADS": "1", "HIP_VISIBLE_DEVICES": "3",
+        "KVPARITY_LEG": "token", "VLLM_KV_CACHE_LAYOUT": "LBHNC", "OMP_NUM_THREADS": "1", "HIP_VISIBLE_DEVICES": "3",
     }
 
 
