@@ -9,14 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from harness.errors import LegError
 from harness.records import Ending, Failure, Leg, Observation
 
 
 def parts(leg: Leg) -> tuple[Leg, ...]:
-    """The leg as each of its processes is told it, in order; they share its digest, and with it store and log."""
-    if leg.restarts_before not in leg.phases:
+    """The leg as each of its processes is told it, in order; they share its digest, and with it store and log.
+
+    Raises:
+        LegError: a restart is asked for where no phase comes before it, so that one engine would do all the work.
+    """
+    if leg.restarts_before is None:
         return (leg,)
-    place = leg.phases.index(leg.restarts_before)
+    place = leg.phases.index(leg.restarts_before) if leg.restarts_before in leg.phases else 0
+    if not place:
+        phases = ", ".join(leg.phases)
+        raise LegError(f"leg {leg.digest} cannot restart before {leg.restarts_before} after an earlier phase: {phases}")
     return replace(leg, phases=leg.phases[:place]), replace(leg, phases=leg.phases[place:])
 
 

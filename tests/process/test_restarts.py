@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from harness.archive import RunFolder
+from harness.errors import LegError
 from harness.parts import joined, parts
 from harness.plan import make_plan
 from harness.records import Ending, Phase, Role
@@ -24,6 +25,12 @@ def test_a_leg_is_cut_before_the_phase_that_it_names(make_leg):
     first, second = parts(replace(whole, restarts_before=Phase.RESTORE))
     assert (first.phases, second.phases) == (SUBJECT[:2], SUBJECT[2:])
     assert first.digest == second.digest == whole.digest
+
+
+@pytest.mark.parametrize("before", [Phase.POPULATE, Phase.RECOMPUTE])
+def test_a_restart_with_nothing_before_it_is_none(make_leg, before):
+    with pytest.raises(LegError, match=f"cannot restart before {before} after an earlier phase: populate, "):
+        parts(make_leg(restarts_before=before))
 
 
 def test_both_processes_leave_one_observation_and_memory_does_not_bridge_them(tmp_path, make_leg):
