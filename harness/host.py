@@ -36,11 +36,12 @@ PACKAGES = ("vllm", "torch", "transformers", "triton", "aiter", "flashinfer", "m
 #: Which devices are visible is not among them: a lease decides that.
 ANSWER_VARIABLES = re.compile(
     r"^((TORCH|PYTORCH|TORCHINDUCTOR|TRITON|ATEN|DNNL|ONEDNN|HSA|HIP|ROCM|ROCBLAS|HIPBLASLT|MIOPEN|NCCL|RCCL|CUDA"
-    r"|CUBLAS|CUDNN|NVIDIA)_(?!VISIBLE_DEVICES$)\w+|LD_PRELOAD|LD_LIBRARY_PATH|GLIBC_TUNABLES)$"
+    r"|CUBLAS|CUDNN|NVIDIA|FLASH_ATTENTION|FLASHINFER|MORI|UMBP|UCX|NIXL|GOMP|OPENBLAS)_(?!VISIBLE_DEVICES$)\w+|LD_PRELOAD|LD_LIBRARY_PATH|GLIBC_TUNABLES)$"
 )
 
-#: Modules and packages of ours that run in a leg's child.
-CHILD_MODULES = ("worker", "warm", "leg", "hits", "prompts", "prompt_sets", "wire")
+#: Modules and packages of ours that run in a leg's child, and those that decide what it is given: its environment, its
+#: processes, its servers.
+CHILD_MODULES = ("worker", "warm", "leg", "hits", "prompts", "prompt_sets", "wire", "child_env", "parts", "servers")
 CHILD_PACKAGES = ("records", "engines", "plugin", "kvstore", "unit", "connectors")
 
 #: Seconds for the child that asks vLLM for its platform.
@@ -125,7 +126,7 @@ def surroundings(outside: Mapping[str, str]) -> dict[str, str]:
 
 
 def source_digest() -> str:
-    """Digest of the harness's code that runs in a leg's child.
+    """Digest of the harness's code that runs in a leg's child or decides what it is given.
 
     A changed reference attention makes new legs, a changed comparator does not.
     """

@@ -155,11 +155,13 @@ def test_the_engine_and_what_computes_for_it_are_in_every_identity(monkeypatch):
 def test_variables_that_reach_an_engine_are_in_the_identity_and_no_others():
     outside = {
         "TORCH_ALLOW_TF32": "1", "HSA_XNACK": "1", "LD_PRELOAD": "/x.so", "NCCL_ALGO": "Ring", "TORCHX": "1",
+        "FLASH_ATTENTION_TRITON_AMD_ENABLE": "TRUE", "MORI_LOG": "1", "OPENBLAS_CORETYPE": "Haswell",
         "HIP_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "3", "HF_TOKEN": "secret", "AWS_SECRET": "secret",
     }
     facts = host.surroundings(outside)
     assert {name for name in facts if name.startswith("env:")} == {
         "env:TORCH_ALLOW_TF32", "env:HSA_XNACK", "env:LD_PRELOAD", "env:NCCL_ALGO",
+        "env:FLASH_ATTENTION_TRITON_AMD_ENABLE", "env:MORI_LOG", "env:OPENBLAS_CORETYPE",
     }
     assert "secret" not in facts.values()
 
