@@ -39,7 +39,7 @@ class Pages:
     def __init__(self, leg: Leg) -> None:
         """
         Raises:
-            ValueError: the backend does not take the layout, or not with batch invariance.
+            ValueError: the backend does not take the layout.
         """
         self.layout = KVCacheLayout[leg.layout]
         self.backend = _backend(leg, self.layout)
