@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.connectors import adapter_of_class
+from harness.connectors import adapter_of_class, nested
 from harness.connectors.lmcache import CHUNK_TOKENS
 from harness.errors import HarnessError
 
@@ -133,17 +133,8 @@ SERVERS: Mapping[str, ServerSpec] = {
 
 def needed_by(config: Any) -> tuple[str, ...]:
     """Names of the servers that a ``kv_transfer_config`` needs, those of a MultiConnector's children included."""
-    found: dict[str, None] = {}
-    if isinstance(config, Mapping):
-        adapter = adapter_of_class(config.get("kv_connector"))
-        if adapter is not None and adapter.server is not None:
-            found[adapter.server] = None
-        for value in config.values():
-            found.update(dict.fromkeys(needed_by(value)))
-    elif isinstance(config, list | tuple):
-        for value in config:
-            found.update(dict.fromkeys(needed_by(value)))
-    return tuple(found)
+    adapters = (adapter_of_class(one.get("kv_connector")) for one in nested(config))
+    return tuple(dict.fromkeys(adapter.server for adapter in adapters if adapter and adapter.server))
 
 
 class Server:

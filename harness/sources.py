@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import wire
+from harness.connectors import nested
 from harness.models import cache_folder
 
 #: Files of a package that can change an answer: sources and compiled code.
@@ -59,17 +60,8 @@ def package_digest(name: str, *, cache: Path | None = None) -> str | None:
 
 def modules_of(config: Any) -> tuple[str, ...]:
     """Modules that a ``kv_transfer_config`` names, also those of the children of a MultiConnector."""
-    found: dict[str, None] = {}
-    if isinstance(config, Mapping):
-        for key, value in config.items():
-            if key in MODULE_KEYS and isinstance(value, str):
-                found[value] = None
-            else:
-                found.update(dict.fromkeys(modules_of(value)))
-    elif isinstance(config, Sequence) and not isinstance(config, str):
-        for value in config:
-            found.update(dict.fromkeys(modules_of(value)))
-    return tuple(found)
+    named = (value for one in nested(config) for key, value in one.items() if key in MODULE_KEYS)
+    return tuple(dict.fromkeys(value for value in named if isinstance(value, str)))
 
 
 def module_digest(name: str, *, covered: Iterable[str], path: str | None = None, cache: Path | None = None) -> str:

@@ -17,11 +17,11 @@ from harness.connectors import (
     simple_cpu_offload,
     umbp,
 )
-from harness.connectors.adapter import FOLDER, LEG, PORT, PROCESS, Adapter, Bytes, Metric, Need, Option, filled
+from harness.connectors.adapter import FOLDER, LEG, PORT, PROCESS, Adapter, Bytes, Metric, Need, Option, filled, nested
 
 __all__ = [
     "ADAPTERS", "FOLDER", "LEG", "PORT", "PROCESS", "Adapter", "Bytes", "Metric", "Need", "Option", "adapter_of_class",
-    "filled", "refusals_of_class",
+    "filled", "nested", "refusals_of_class",
 ]
 
 #: Alias -> adapter, in the order in which messages and reports name them.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes.util
 import importlib.util
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +107,6 @@ class Adapter:
         refusals: texts with which it dies where it cannot run. They count as a refusal of the configuration although
             they are no ValueError, or come late.
         survives_restart: whether a new process finds what an earlier one stored.
-        partial_blocks: whether a block that is not full can come back.
         env: environment variables of its legs.
         needs: what must be installed beside vLLM.
         server: name of the server that it talks to (``harness.servers``); None for none.
@@ -123,7 +122,6 @@ class Adapter:
     bytes_moved: Bytes | None = None
     refusals: tuple[str, ...] = ()
     survives_restart: bool = False
-    partial_blocks: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[Need, ...] = ()
     server: str | None = None
@@ -136,6 +134,22 @@ class Adapter:
         names = ", ".join(need.name for need in lacking)
         hints = " ".join(dict.fromkeys(need.hint for need in lacking if need.hint))
         return f"connector {self.alias}: {names} not installed here. {hints}".rstrip()
+
+
+def transfer(connector: str, options: Mapping[str, Any] | None = None, *, module: str | None = None) -> dict[str, Any]:
+    """A ``kv_transfer_config`` with which one engine stores and loads.
+
+    Args:
+        connector: its class.
+        options: what it takes as ``kv_connector_extra_config``.
+        module: where the class is, for one that vLLM's registry does not have.
+    """
+    config: dict[str, Any] = {"kv_connector": connector, "kv_role": "kv_both"}
+    if module is not None:
+        config["kv_connector_module_path"] = module
+    if options is not None:
+        config["kv_connector_extra_config"] = dict(options)
+    return config
 
 
 def filled(value: Any, words: Mapping[str, str]) -> Any:
@@ -156,3 +170,12 @@ def filled(value: Any, words: Mapping[str, str]) -> Any:
     return value
 
 
+def nested(config: Any) -> Iterator[Mapping[str, Any]]:
+    """Every mapping in a ``kv_transfer_config``, outermost first; a MultiConnector's children are among them."""
+    if isinstance(config, Mapping):
+        yield config
+        config = config.values()
+    elif not isinstance(config, list | tuple):
+        return
+    for value in config:
+        yield from nested(value)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import Adapter
+from harness.connectors.adapter import Adapter, transfer
 from harness.records import SubjectSpec
 
 
 def configure(subject: SubjectSpec) -> dict[str, Any]:
     """The connector with its own defaults."""
-    return {"kv_connector": "DecodeBenchConnector", "kv_role": "kv_both"}
+    return transfer("DecodeBenchConnector")
 
 
 ADAPTER = Adapter(
@@ -20,5 +20,4 @@ ADAPTER = Adapter(
     configure=configure,
     evidence="none: its KV is made up, and its cell must fail",
     drain="it stores nothing",
-    partial_blocks=True,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import LEVELS, Adapter, Option
+from harness.connectors.adapter import LEVELS, Adapter, Option, transfer
 from harness.kvstore.faults import FAULTS
 from harness.records import SubjectSpec
 
@@ -19,12 +19,7 @@ def configure(subject: SubjectSpec) -> dict[str, Any]:
     options.pop("level", None)
     if subject.fault is not None:
         options["fault"] = subject.fault
-    return {
-        "kv_connector": "EmbeddedStoreConnector",
-        "kv_connector_module_path": "harness.kvstore.connector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": options,
-    }
+    return transfer("EmbeddedStoreConnector", options, module="harness.kvstore.connector")
 
 
 ADAPTER = Adapter(

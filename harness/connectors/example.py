@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import FOLDER, Adapter
+from harness.connectors.adapter import FOLDER, Adapter, transfer
 from harness.records import SubjectSpec
 
 
 def configure(subject: SubjectSpec) -> dict[str, Any]:
     """The connector with a folder of the leg's own."""
-    return {
-        "kv_connector": "ExampleConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"shared_storage_path": FOLDER},
-    }
+    return transfer("ExampleConnector", {"shared_storage_path": FOLDER})
 
 
 ADAPTER = Adapter(

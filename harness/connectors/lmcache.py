@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import PORT, Adapter, Need
+from harness.connectors.adapter import PORT, Adapter, Need, transfer
 from harness.records import SubjectSpec
 
 NEEDS = (Need(name="lmcache 0.5.6", module="lmcache", hint="Run `make connectors`."),)
@@ -20,18 +20,13 @@ CHUNK_TOKENS = 16
 
 def configure_mp(subject: SubjectSpec) -> dict[str, Any]:
     """The connector with the port of the leg's own server."""
-    return {
-        "kv_connector": "LMCacheMPConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {
-            "lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": PORT, "lmcache.mp.mq_timeout": 60,
-        },
-    }
+    options = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": PORT, "lmcache.mp.mq_timeout": 60}
+    return transfer("LMCacheMPConnector", options)
 
 
 def configure_v1(subject: SubjectSpec) -> dict[str, Any]:
     """The connector with its own defaults."""
-    return {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    return transfer("LMCacheConnectorV1")
 
 
 MP = Adapter(

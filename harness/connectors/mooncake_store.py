@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import LEG, Adapter, Bytes, Metric, Need
+from harness.connectors.adapter import LEG, Adapter, Bytes, Metric, Need, transfer
 from harness.records import SubjectSpec
 
 HINT = "Run `make connectors`; Debian also needs libibverbs1, libnl-3-200 and libnl-route-3-200."
@@ -24,11 +24,7 @@ OPERATIONS = "vllm:mooncake_store_operation_bytes"
 
 def configure(subject: SubjectSpec) -> dict[str, Any]:
     """The connector with keys of the leg's own; its other settings are in the file that the server's fixture writes."""
-    return {
-        "kv_connector": "MooncakeStoreConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"cache_prefix": f"kvparity-{LEG}"},
-    }
+    return transfer("MooncakeStoreConnector", {"cache_prefix": f"kvparity-{LEG}"})
 
 
 ADAPTER = Adapter(

@@ -9,18 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from harness.connectors import example, offloading
-from harness.connectors.adapter import Adapter
+from harness.connectors.adapter import Adapter, transfer
 from harness.records import SubjectSpec
 
 
 def configure(subject: SubjectSpec) -> dict[str, Any]:
     """Both children store; ``example`` is asked first."""
     children = [example.configure(subject), offloading.configure_cpu(subject)]
-    return {
-        "kv_connector": "MultiConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"connectors": children},
-    }
+    return transfer("MultiConnector", {"connectors": children})
 
 
 ADAPTER = Adapter(

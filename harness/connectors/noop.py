@@ -5,17 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import Adapter
+from harness.connectors.adapter import Adapter, transfer
 from harness.records import SubjectSpec
 
 
 def configure(subject: SubjectSpec) -> dict[str, Any]:
     """Our connector, which inherits everything but what vLLM demands."""
-    return {
-        "kv_connector": "NoopConnector",
-        "kv_connector_module_path": "harness.plugin.noop_connector",
-        "kv_role": "kv_both",
-    }
+    return transfer("NoopConnector", module="harness.plugin.noop_connector")
 
 
 ADAPTER = Adapter(

@@ -8,9 +8,10 @@ only device streams and the copy itself are replaced (``harness.plugin.host_offl
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from harness.connectors.adapter import FOLDER, Adapter, Bytes, Metric
+from harness.connectors.adapter import FOLDER, Adapter, Bytes, Metric, transfer
 from harness.records import SubjectSpec
 
 #: Bytes of host memory that blocks are offloaded into. Few, so that vLLM's regions come up at once.
@@ -22,11 +23,7 @@ BYTES = Bytes(loaded=Metric(name="vllm:kv_offload_load_bytes"), stored=Metric(na
 
 
 def _config(**options: Any) -> dict[str, Any]:
-    return {
-        "kv_connector": "OffloadingConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"cpu_bytes_to_use": HOST_BYTES, **options},
-    }
+    return transfer("OffloadingConnector", {"cpu_bytes_to_use": HOST_BYTES, **options})
 
 
 def configure(subject: SubjectSpec) -> dict[str, Any]:
@@ -45,33 +42,28 @@ def configure_fs(subject: SubjectSpec) -> dict[str, Any]:
     return _config(spec_name="HostTieringSpec", spec_module_path=SPECS, secondary_tiers=tiers)
 
 
-_DRAIN = "in the step after the one that computed a block; the scheduler keeps stepping while some are under way"
-
-ADAPTER = Adapter(
-    alias="offloading",
-    connector="OffloadingConnector",
-    configure=configure,
-    bytes_moved=BYTES,
-    refusals=("CPU Offloading is currently only supported on CUDA-alike and XPU GPUs",),
-    evidence="none on a CPU host: it refuses, in its words",
-    drain=_DRAIN,
-)
-
 CPU_TIER = Adapter(
     alias="offloading_cpu",
     connector="OffloadingConnector",
     configure=configure_cpu,
     bytes_moved=BYTES,
     evidence="vllm:kv_offload_load_bytes; KV digests over zeroed blocks",
-    drain=_DRAIN,
+    drain="in the step after the one that computed a block; the scheduler keeps stepping while some are under way",
 )
 
-FS_TIER = Adapter(
+# vLLM asks the files only for what host memory does not have (v1/kv_offload/tiering/manager.py: lookup).
+FS_TIER = replace(
+    CPU_TIER,
     alias="offloading_fs",
-    connector="OffloadingConnector",
     configure=configure_fs,
-    bytes_moved=BYTES,
-    evidence="vllm:kv_offload_load_bytes; KV digests over zeroed blocks",
-    drain=_DRAIN,
+    evidence=f"{CPU_TIER.evidence}; out of host memory, which a new engine fills from the files",
     survives_restart=True,
+)
+
+ADAPTER = replace(
+    CPU_TIER,
+    alias="offloading",
+    configure=configure,
+    refusals=("CPU Offloading is currently only supported on CUDA-alike and XPU GPUs",),
+    evidence="none on a CPU host: it refuses, in its words",
 )

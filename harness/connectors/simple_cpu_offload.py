@@ -5,18 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import Adapter
+from harness.connectors.adapter import Adapter, transfer
 from harness.connectors.offloading import HOST_BYTES
 from harness.records import SubjectSpec
 
 
 def configure(subject: SubjectSpec) -> dict[str, Any]:
     """The connector with as much host memory as the other offloading subjects."""
-    return {
-        "kv_connector": "SimpleCPUOffloadConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"cpu_bytes_to_use": HOST_BYTES},
-    }
+    return transfer("SimpleCPUOffloadConnector", {"cpu_bytes_to_use": HOST_BYTES})
 
 
 ADAPTER = Adapter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import LEVELS, PROCESS, Adapter, Bytes, Metric, Option
+from harness.connectors.adapter import LEVELS, PROCESS, Adapter, Bytes, Metric, Option, transfer
 from harness.connectors.embedded import CAPACITY_MIB
 from harness.records import SubjectSpec
 
@@ -23,12 +23,8 @@ def configure(subject: SubjectSpec) -> dict[str, Any]:
         options["load_async"] = given["load"] == "async"
     if "transfer" in given:
         options["transfer"] = given["transfer"]
-    return {
-        "kv_connector": "UMBPStoreConnector",
-        "kv_connector_module_path": "vllm.distributed.kv_transfer.kv_connector.v1.umbp.connector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": options,
-    }
+    module = "vllm.distributed.kv_transfer.kv_connector.v1.umbp.connector"
+    return transfer("UMBPStoreConnector", options, module=module)
 
 
 ADAPTER = Adapter(
