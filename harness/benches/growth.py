@@ -20,7 +20,6 @@ from rich.table import Table
 from harness import wire
 from harness.archive import RunFolder
 from harness.compare import judge
-from harness.frame import to_frame
 from harness.plan import make_plan
 from harness.records import DecodeSpec, Model, Observation, Plan, PromptSpec, Scenario, SubjectSpec, Verdict
 from harness.report import RunView
@@ -127,8 +126,7 @@ def _judge(plan: Plan, observations: Mapping[str, Observation]) -> list[Verdict]
 
 def _report(folder: RunFolder, view: RunView) -> None:
     folder.write_verdicts(view.verdicts)
-    frame = to_frame(view.plan, view.verdicts, view.observations, platform=view.platform)
-    wire.write_text(folder.path / "frame.csv", frame.to_csv(index=False))
+    wire.write_text(folder.path / "frame.csv", view.frame.to_csv(index=False))
     wire.write_text(folder.path / "report.md", render_markdown(view))
     render_text(view, width=120, color=False)
 

@@ -6,8 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
+from harness.compare.pair import Pair
 from harness.records import Cell, Leg, Observation, Plan, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["RunView"]
 
@@ -37,14 +42,29 @@ class RunView:
     reused_legs: int = 0
 
     @cached_property
-    def cells(self) -> Mapping[tuple[str, str], Cell]:
-        """(scenario, cell id) -> cell."""
-        return {(cell.scenario, cell.id): cell for cell in self.plan.cells}
+    def cells(self) -> Mapping[str, Cell]:
+        """Name -> cell."""
+        return {cell.name: cell for cell in self.plan.cells}
 
     @cached_property
     def legs(self) -> Mapping[str, Leg]:
         """digest -> leg."""
         return {leg.digest: leg for leg in self.plan.legs}
 
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The run's frame (``harness.frame.to_frame``), made once for all reports; nobody may change it."""
+        # pandas is dear, and a run that has not ended needs none.
+        from harness.frame import to_frame
+
+        return to_frame(self.plan, self.verdicts, self.observations, platform=self.platform)
+
     def cell(self, verdict: Verdict) -> Cell:
-        return self.cells[verdict.scenario, verdict.cell]
+        return self.cells[verdict.name]
+
+    def pair(self, cell: Cell) -> Pair:
+        """The cell's two legs and what they saw."""
+        return Pair(
+            cell=cell, legs=self.legs, oracle=self.observations.get(cell.oracle),
+            subject=self.observations.get(cell.subject),
+        )

@@ -10,9 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from harness.compare.pair import Pair
-from harness.frame import outcome_word, pivot, to_frame
-from harness.records import GREEN, OUTCOME_ORDER, Outcome, Verdict
+from harness.frame import outcome_word, pivot
+from harness.records import GREEN, OUTCOME_ORDER, Outcome
 from harness.report import RunView
 from harness.report.story import Story, tell
 from harness.report.truth import truth_limits, truth_rows
@@ -57,7 +56,7 @@ class Content:
 
 def collect(run: RunView) -> Content:
     """Everything that the report of ``run`` says."""
-    frame = to_frame(run.plan, run.verdicts, run.observations, platform=run.platform)
+    frame = run.frame
     alone = frame["scenario"].nunique() == 1
     passing = frame[frame["verdict"] == Outcome.PASS.value]
     red = [one for one in run.verdicts if one.verdict not in (*GREEN, Outcome.UNAVAILABLE)]
@@ -69,7 +68,7 @@ def collect(run: RunView) -> Content:
         truth=tuple(truth_rows(run, alone)),
         limits=truth_limits(run),
         groups=tuple(_groups(run)),
-        stories=tuple(tell(run, one, _pair(run, one)) for one in red),
+        stories=tuple(tell(run, one, run.pair(run.cell(one))) for one in red),
         counts=counts(run),
     )
 
@@ -107,13 +106,6 @@ def counts(run: RunView) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _pair(run: RunView, verdict: Verdict) -> Pair:
-    cell = run.cell(verdict)
-    return Pair(
-        cell=cell, legs=run.legs, oracle=run.observations.get(cell.oracle), subject=run.observations.get(cell.subject)
-    )
 
 
 def _tables(frame: pd.DataFrame):

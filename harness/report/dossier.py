@@ -101,9 +101,7 @@ def dossier_of(run: RunView, cell: Cell, verdict: Verdict | None, word: str, anc
             anchor=anchor, cell=cell, mark=MARKS[NOT_RUN], word=NOT_RUN, command=command_of(cell),
             sentence="planned, and there is no result of it in this run folder",
         )
-    pair = Pair(
-        cell=cell, legs=run.legs, oracle=run.observations.get(cell.oracle), subject=run.observations.get(cell.subject)
-    )
+    pair = run.pair(cell)
     main = main_finding(verdict)
     pictures = [
         damage for one in verdict.findings if one.kind is FindingKind.KV_DIGESTS

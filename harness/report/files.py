@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness import wire
-from harness.frame import to_frame, to_steps
+from harness.frame import to_steps
 from harness.frame.files import CELLS, STEPS, write_frame
 from harness.report import RunView
 from harness.report.html import render_html
@@ -15,7 +15,7 @@ from harness.report.markdown import render_markdown
 
 def write_reports(run: RunView, folder: Path) -> None:
     """Write all of them, each whole; those that are there are replaced."""
-    write_frame(to_frame(run.plan, run.verdicts, run.observations, platform=run.platform), folder / CELLS)
+    write_frame(run.frame, folder / CELLS)
     write_frame(to_steps(run.plan, run.observations), folder / STEPS)
     wire.write_text(folder / "report.md", render_markdown(run))
     wire.write_text(folder / "report.html", render_html(run))

@@ -21,22 +21,20 @@ def add(verbs: argparse._SubParsersAction) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from harness import baseline
-    from harness.frame import to_frame
     from harness.report.markdown import render_markdown
 
     stored = open_stored(options.run)
     _refuse(stored)
     # The folder's name alone: where it lay on this machine is nobody's business later.
     view = replace(view_of(stored), folder=stored.path.resolve().name)
-    frame = to_frame(view.plan, view.verdicts, view.observations, platform=view.platform)
     folder = baseline.reference_of(baseline.REFERENCE, view.platform)
-    lost = baseline.lost_cells(folder, frame)
+    lost = baseline.lost_cells(folder, view.frame)
     if lost:
         raise UsageError(
             f"{options.run}: does not cover {len(lost)} cells of the reference in {folder} ({listed(lost)}); accept a "
             "whole run, or remove that folder where these cells are gone for good"
         )
-    wire.write_text(folder / "frame.csv", frame.to_csv(index=False))
+    wire.write_text(folder / "frame.csv", view.frame.to_csv(index=False))
     wire.write_text(folder / "report.md", render_markdown(view))
     counts = Counter(verdict.verdict.value for verdict in view.verdicts)
     words = ", ".join(f"{number} {word}" for word, number in counts.items())
