@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UsageError
-from harness.frame.read import check_words
+from harness.frame.read import check_words, read_whole
 from harness.records import GREEN, OUTCOME_ORDER, RED, Outcome
 
 #: What is read of a frame.
@@ -101,10 +101,7 @@ def _when(path: Path, facts: Mapping[str, Any]) -> str:
 def _results(path: Path) -> tuple[pd.DataFrame | None, str]:
     """A run's cells and verdicts, and what is wrong with it."""
     try:
-        text = (path / "frame.csv").read_bytes()
-        if not text.endswith(b"\n"):
-            raise ValueError("its last line is cut off")
-        frame = pd.read_csv(path / "frame.csv", usecols=lambda name: name in NEEDED, dtype="string")
+        frame = read_whole(path / "frame.csv", usecols=lambda name: name in NEEDED)
         if not {"scenario", "cell", "verdict"} <= set(frame.columns):
             raise ValueError("it has no column scenario, cell or verdict")
         check_words(frame, ["verdict"])

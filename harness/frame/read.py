@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -19,10 +21,7 @@ def read_frame(path: Path) -> pd.DataFrame:
         FileNotFoundError: no such file.
         ValueError: cut off, or not a frame.
     """
-    text = path.read_text(encoding="utf-8")
-    if not text.endswith("\n"):
-        raise ValueError("its last line is cut off")
-    frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
+    frame = read_whole(path, keep_default_na=False, na_values=[""])
     lacking = [name for name in ("scenario", "cell", "verdict", "outcome") if name not in frame.columns]
     if lacking:
         raise ValueError(f"it has no column {', '.join(lacking)}")
@@ -31,6 +30,19 @@ def read_frame(path: Path) -> pd.DataFrame:
     # CSV does not tell an empty text from a missing one; these two are never missing.
     read[["findings", "message"]] = read[["findings", "message"]].fillna("")
     return read
+
+
+def read_whole(path: Path, **options: Any) -> pd.DataFrame:
+    """A CSV file's columns as texts; ``options`` are those of ``pandas.read_csv``.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: cut off, or no CSV.
+    """
+    data = path.read_bytes()
+    if not data.endswith(b"\n"):
+        raise ValueError("its last line is cut off")
+    return pd.read_csv(io.BytesIO(data), dtype="string", **options)
 
 
 def check_words(frame: pd.DataFrame, columns: Sequence[str]) -> None:
