@@ -20,7 +20,7 @@ from pathlib import Path
 
 from harness import wire
 from harness.errors import ExitCode, UsageError
-from harness.stored import read_run
+from harness.stored import read_facts
 
 #: Bytes that a GitHub job's summary takes; Buildkite's annotations take as many.
 MOST_BYTES = 1024 * 1024
@@ -101,7 +101,8 @@ def base_of(run: Path, good: Path) -> Path | None:
 
     if (good / "frame.csv").exists():
         return good
-    accepted = baseline.reference_of(baseline.REFERENCE, str(read_run(run).facts.get("platform", "unknown")))
+    facts, _ = read_facts(run)
+    accepted = baseline.reference_of(baseline.REFERENCE, str(facts.get("platform", "unknown")))
     return accepted if (accepted / "frame.csv").exists() else None
 
 

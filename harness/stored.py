@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class StoredRun:
             if answered(cell, self.observations)
         )
 
-    @property
+    @cached_property
     def unanswered(self) -> tuple[str, ...]:
         """Names of the planned cells that cannot be judged."""
         return tuple(cell.name for cell in self.plan.cells if not answered(cell, self.observations))
@@ -82,7 +82,7 @@ def read_run(path: Path) -> StoredRun:
     if not path.is_dir():
         raise UsageError(f"{path}: no such run folder; runs live under results/")
     folder = RunFolder(path)
-    facts, gaps = _facts(path)
+    facts, gaps = read_facts(path)
     if not folder.plan_path.exists() and (path / "frame.csv").exists():
         nothing = Plan(schema=SCHEMA_VERSION, cells=(), legs=())
         return StoredRun(path=path, plan=nothing, verdicts={}, observations={}, facts=facts, gaps=())
@@ -92,10 +92,11 @@ def read_run(path: Path) -> StoredRun:
     found = StoredRun(path=path, plan=plan, verdicts=verdicts, observations=observations, facts=facts, gaps=())
     gaps += [*cut, *damaged, *_cells(found), *_interrupted(folder, plan)]
     gaps += [f"{name} is missing" for name in ("frame.csv", "report.md") if not (path / name).exists()]
-    return StoredRun(path=path, plan=plan, verdicts=verdicts, observations=observations, facts=facts, gaps=tuple(gaps))
+    return replace(found, gaps=tuple(gaps))
 
 
-def _facts(path: Path) -> tuple[dict[str, Any], list[str]]:
+def read_facts(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """``env.json`` of the run folder ``path``, and one sentence where it is not there or not whole."""
     try:
         return dict(json.loads((path / "env.json").read_text(encoding="utf-8"))), []
     except FileNotFoundError:
