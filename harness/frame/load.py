@@ -109,8 +109,7 @@ class LoadedRun:
     @property
     def missing(self) -> tuple[str, ...]:
         """Planned cells that have no verdict, as ``scenario::cell``."""
-        judged = {one.name for one in self._verdicts()}
-        return tuple(cell.name for cell in self.run.plan.cells if cell.name not in judged)
+        return tuple(name for name in self.run.unanswered if name not in self.run.verdicts)
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -124,8 +123,11 @@ class LoadedRun:
         return pivot(self.cells, index=index, columns=columns)
 
     def _verdicts(self) -> tuple[Verdict, ...]:
-        now = {one.name: one for one in self.run.judged}
-        return tuple({**now, **self.run.verdicts}.values())
+        stored = self.run.verdicts
+        # Judging takes longer than reading; a run that came to its end has all of its verdicts.
+        whole = all(cell.name in stored for cell in self.run.plan.cells)
+        now = {} if whole else {one.name: one for one in self.run.judged}
+        return tuple({**now, **stored}.values())
 
     def __repr__(self) -> str:
         not_whole = f", {len(self.missing)} missing" if self.missing else ""
