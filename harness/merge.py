@@ -85,12 +85,14 @@ def _difference(one: Plan, two: Plan) -> str:
 def _one_version(runs: Sequence[StoredRun]) -> None:
     first = runs[0]
     for run in runs[1:]:
-        if not run.facts or not first.facts:
+        one, two = first.facts, run.facts
+        names = [*one, *(name for name in two if name not in one)]
+        if not one or not two:
             # A shard that was killed has no facts; its legs' identity was compared by nobody, so look there.
-            _one_identity(first, run)
-            continue
-        for name in [*first.facts, *(name for name in run.facts if name not in first.facts)]:
-            old, new = first.facts.get(name), run.facts.get(name)
+            one, two = _identity(first), _identity(run)
+            names = sorted(one.keys() & two.keys())
+        for name in names:
+            old, new = one.get(name), two.get(name)
             if name not in OWN and old != new:
                 raise UsageError(
                     f"{first.path} has {name} {old or 'none'}, {run.path} has {new or 'none'}: "
@@ -98,18 +100,8 @@ def _one_version(runs: Sequence[StoredRun]) -> None:
                 )
 
 
-def _one_identity(first: StoredRun, run: StoredRun) -> None:
-    facts = [
-        {name: value for name, value in leg.identity.items() if name not in OWN}
-        for leg in (first.plan.legs[:1] + run.plan.legs[:1])
-    ]
-    common = [set(one) for one in facts]
-    for name in sorted(set.intersection(*common) if len(facts) == 2 else ()):
-        if facts[0][name] != facts[1][name]:
-            raise UsageError(
-                f"{first.path} has {name} {facts[0][name]}, {run.path} has {facts[1][name]}: "
-                "shards of other versions are not one run; nothing was merged"
-            )
+def _identity(run: StoredRun) -> Mapping[str, str]:
+    return run.plan.legs[0].identity if run.plan.legs else {}
 
 
 def _one_verdict(runs: Sequence[StoredRun]) -> None:
@@ -127,7 +119,7 @@ def _one_verdict(runs: Sequence[StoredRun]) -> None:
 
 def _plan(runs: Sequence[StoredRun], shards: Sequence[ShardFile]) -> Plan:
     """Cells in the whole plan's order: those that the shards have, and those of the shards that are not here."""
-    whole, count = shards[0].whole, shards[0].count
+    whole = shards[0].whole
     cells: dict[str, Cell] = {}
     legs: dict[str, Leg] = {}
     # A run that has a result for a cell goes before one that only planned it.
@@ -135,11 +127,11 @@ def _plan(runs: Sequence[StoredRun], shards: Sequence[ShardFile]) -> Plan:
         for cell in run.plan.cells:
             cells.setdefault(cell.name, cell)
         legs.update({leg.digest: leg for leg in run.plan.legs})
-    for index in sorted(set(range(1, count + 1)) - {shard.index for shard in shards}):
-        absent = part(whole, Shard(index=index, count=count))
-        for cell in absent.cells:
+    for shard in _absent(shards):
+        lacking = part(whole, shard)
+        for cell in lacking.cells:
             cells.setdefault(cell.name, cell)
-        legs.update({leg.digest: leg for leg in absent.legs})
+        legs.update({leg.digest: leg for leg in lacking.legs})
     ordered = tuple(cells[cell.name] for cell in whole.cells if cell.name in cells)
     order = dict.fromkeys(leg.digest for leg in whole.legs)
     known = [legs[digest] for digest in [*order, *(d for d in legs if d not in order)] if digest in legs]
@@ -170,6 +162,11 @@ def _together(name: str, known: list[Any]) -> Any:
 
 def missing_shards(runs: Sequence[Path]) -> Iterator[str]:
     """``3/5`` for each part that is not among ``runs``."""
-    found = [wire.read(ShardFile, path / SHARD_FILE) for path in runs]
-    for index in sorted(set(range(1, found[0].count + 1)) - {one.index for one in found}):
-        yield str(Shard(index=index, count=found[0].count))
+    yield from map(str, _absent([wire.read(ShardFile, path / SHARD_FILE) for path in runs]))
+
+
+def _absent(shards: Sequence[ShardFile]) -> list[Shard]:
+    """The parts of the cut that are not among ``shards``."""
+    count = shards[0].count
+    there = {shard.index for shard in shards}
+    return [Shard(index=index, count=count) for index in range(1, count + 1) if index not in there]

@@ -14,7 +14,7 @@ from typing import Any
 
 from harness import wire
 from harness.errors import UsageError
-from harness.plan import named, select
+from harness.plan import select
 from harness.records import Cell, Plan
 
 #: Name of the file in a run folder that says which part of which plan it is.
@@ -102,7 +102,7 @@ def question(plan: Plan) -> str:
     Leaves out where the model lies, and the identity of the installation, which a merge compares by itself.
     """
     bare = {
-        leg.digest: named(replace(leg, identity={}, model=replace(leg.model, path=""))).digest for leg in plan.legs
+        leg.digest: wire.named(replace(leg, identity={}, model=replace(leg.model, path=""))).digest for leg in plan.legs
     }
     return wire.digest(_renamed([wire.to_plain(cell) for cell in plan.cells], bare))
 

@@ -32,4 +32,4 @@ def run(options: argparse.Namespace) -> int:
     for shard in missing_shards(paths):
         print(f"not whole: shard {shard} is not among the merged runs")
     say_gaps(merged)
-    return exit_code(merged.judged, whole=not merged.unanswered)
+    return exit_code(view.verdicts, whole=not merged.unanswered)
