@@ -18,12 +18,12 @@ def to_frame(
 
     Unknown values are missing (``pd.NA``), never zero; ``harness.LoadedRun`` describes the columns.
     """
-    judged = {(verdict.scenario, verdict.cell): verdict for verdict in verdicts}
+    judged = {verdict.name: verdict for verdict in verdicts}
     legs = {leg.digest: leg for leg in plan.legs}
     rows = [
-        {**row_of(cell, judged[cell.scenario, cell.id], legs, observations), "platform": platform or None}
+        {**row_of(cell, judged[cell.name], legs, observations), "platform": platform or None}
         for cell in plan.cells
-        if (cell.scenario, cell.id) in judged
+        if cell.name in judged
     ]
     columns = {name: [row[name] for row in rows] for name in COLUMNS}
     return pd.DataFrame({name: pd.array(values, dtype=COLUMNS[name]) for name, values in columns.items()})

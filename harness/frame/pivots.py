@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -82,8 +82,13 @@ def _shown(value: Any) -> Hashable:
 def _ordered(column: pd.Series) -> list[Hashable]:
     found = list(dict.fromkeys(map(_shown, column)))
     if column.name == "layout":
-        return [one for one in LAYOUTS if one in found] + [one for one in found if one not in LAYOUTS]
+        return layouts_first(found)
     return sorted(found) if all(isinstance(one, bool) for one in found) else found
+
+
+def layouts_first(names: Collection[Hashable]) -> list[Hashable]:
+    """vLLM's layouts in ``LAYOUTS`` order, what is none of them behind, in the order given."""
+    return [one for one in LAYOUTS if one in names] + [one for one in names if one not in LAYOUTS]
 
 
 def _sorted(

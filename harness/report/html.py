@@ -50,13 +50,12 @@ def render_html(run: RunView, *, most_bytes: int = MOST_BYTES) -> str:
     dossiers = _dossiers(run, anchors)
     axes = _axes(run.plan.cells)
     templates.globals |= {"truth_headings": TRUTH[1:], "truth_limits": truth_limits(run)}
-    page = templates.get_template("report.html").render(
+    return templates.get_template("report.html").render(
         header=header(run), counts=counts(run), versions=run.versions, heats=list(heat_maps(run, anchors)), axes=axes,
         outcomes=_outcomes(dossiers), cells=Markup("").join(_cells(templates, dossiers, axes, most_bytes)),
         total=len(dossiers), missing=sum(one.mark.word == NOT_RUN for one in dossiers),
         style=Markup(style), script=Markup(script), style_hash=_hash(style), script_hash=_hash(script), marks=MARKS,
     )
-    return page
 
 
 def _hash(text: str) -> str:
@@ -66,10 +65,10 @@ def _hash(text: str) -> str:
 
 def _dossiers(run: RunView, anchors: dict[str, str]) -> list[Dossier]:
     """Worst first, then in the plan's order."""
-    verdicts = {(verdict.scenario, verdict.cell): verdict for verdict in run.verdicts}
+    verdicts = {verdict.name: verdict for verdict in run.verdicts}
     found = []
     for cell in run.plan.cells:
-        verdict = verdicts.get((cell.scenario, cell.id))
+        verdict = verdicts.get(cell.name)
         word = outcome_word(verdict.outcome, verdict.verdict) if verdict else NOT_RUN
         found.append(dossier_of(run, cell, verdict, word, anchors[cell.name]))
     return sorted(found, key=lambda one: -rank(one.mark.word))
@@ -92,8 +91,9 @@ def _axes(cells: Iterable[Cell]) -> list[Axis]:
 def axis_value(cell: Cell, name: str) -> str:
     """A cell's value of an axis in words; ``none`` where it does not have the axis."""
     value = cell.scenario if name == "scenario" else cell.axes.get(name)
-    return {None: "none", True: "on", False: "off"}[value] if value is None or value is True or value is False \
-        else str(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
 
 
 def _cells(templates: Environment, dossiers: Sequence[Dossier], axes: Sequence[Axis], most_bytes: int):
