@@ -9,6 +9,7 @@ from typing import Any
 from harness.baseline import Comparison, Row
 from harness.records import Change
 from harness.report.content import clip
+from harness.report.markdown import markdown_table, plain
 
 #: Changes whose cells are listed; of the others the number is enough.
 LISTED = tuple(change for change in Change if change is not Change.SAME)
@@ -53,18 +54,17 @@ def _lines(row: Row) -> Iterator[str]:
 
 def render_markdown(comparison: Comparison) -> str:
     """For a CI job's summary."""
-    parts = [f"## Compared with {_plain(comparison.base)}", f"**{counts(comparison)}**"]
-    parts += [f"- {_plain(line)}" for line in (*comparison.versions, *comparison.notes)]
+    parts = [f"## Compared with {plain(comparison.base)}", f"**{counts(comparison)}**"]
+    parts += [f"- {plain(line)}" for line in (*comparison.versions, *comparison.notes)]
     for change in LISTED:
         rows = [row for row in comparison.rows if row.change is change]
         if rows:
-            table = [f"### {change[0].upper()}{change[1:]}", "", "| cell | base | run | why |", "| -- | -- | -- | -- |"]
-            for row in rows[:ROWS_SHOWN]:
-                cells = (row.cell, row.base or "none", row.run or "none", clip(row.reason, REASON_CHARACTERS))
-                table.append(f"| {' | '.join(map(_plain, cells))} |")
-            if len(rows) > ROWS_SHOWN:
-                table.append(f"\n{len(rows) - ROWS_SHOWN} more cells")
-            parts.append("\n".join(table))
+            table = markdown_table(["cell", "base", "run", "why"], [
+                (row.cell, row.base or "none", row.run or "none", clip(row.reason, REASON_CHARACTERS))
+                for row in rows[:ROWS_SHOWN]
+            ])
+            more = f"\n{len(rows) - ROWS_SHOWN} more cells" if len(rows) > ROWS_SHOWN else ""
+            parts.append(f"### {change[0].upper()}{change[1:]}\n\n{table}{more}".rstrip("\n"))
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,7 +82,3 @@ def as_plain(comparison: Comparison) -> dict[str, Any]:
             for row in comparison.rows
         ],
     }
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*").replace("`", "\\`")

@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from harness.frame import outcome_word, pivot
-from harness.records import GREEN, OUTCOME_ORDER, Outcome
+from harness.records import OUTCOME_ORDER, Outcome
 from harness.report import RunView
-from harness.report.story import Story, tell
+from harness.report.story import TOLD, Story, tell
 from harness.report.truth import truth_limits, truth_rows
 
 #: Headings of the evidence table.
@@ -59,7 +59,7 @@ def collect(run: RunView) -> Content:
     frame = run.frame
     alone = frame["scenario"].nunique() == 1
     passing = frame[frame["verdict"] == Outcome.PASS.value]
-    red = [one for one in run.verdicts if one.verdict not in (*GREEN, Outcome.UNAVAILABLE)]
+    red = [one for one in run.verdicts if one.verdict in TOLD]
     red.sort(key=lambda one: -OUTCOME_ORDER.index(one.verdict))
     return Content(
         header=header(run),

@@ -95,10 +95,7 @@ def comparisons(pair: Pair, findings: tuple[Finding, ...]) -> Iterator[Compariso
         first, second = pair.record(*left), pair.record(*right)
         if first is None or second is None:
             continue
-        unequal = [
-            both for both in matched(first.prompts, second.prompts) if any(map(_differs, *(one.steps for one in both)))
-            or len(both[0].steps) != len(both[1].steps)
-        ]
+        unequal = [(one, two) for one, two in matched(first.prompts, second.prompts) if one.steps != two.steps]
         yield Comparison(
             left=" ".join(left), right=" ".join(right),
             divergences=tuple(_divergence(*both) for both in unequal[:MOST_PROMPTS]),
@@ -120,10 +117,6 @@ def _sides(pair: Pair, findings: tuple[Finding, ...]):
                 continue
             if right in against:
                 yield against[right], right
-
-
-def _differs(left: Step, right: Step) -> bool:
-    return left != right
 
 
 def _divergence(left: PromptResult, right: PromptResult) -> Divergence:

@@ -12,15 +12,14 @@ from pathlib import Path
 from harness.compare.pair import Pair
 from harness.records import ROLE_PHASES, Cell, Ending, Finding, FindingKind, Leg, Observation, Verdict
 from harness.report import RunView
+from harness.report.content import clip
 from harness.report.divergence import Comparison, comparisons
 from harness.report.hints import HINTS, SENTENCES
 from harness.report.marks import MARKS, NOT_RUN, Mark
 from harness.report.picture import PARTLY, UNKNOWN, WHOLLY, Damage, find_damage, outline
-from harness.report.story import command_of, evidence_of, main_finding, settings_of, trace_lines
+from harness.report.story import TOLD, command_of, evidence_of, main_finding, settings_of, trace_lines
 from harness.report.truth import agreement_row
 
-#: Verdicts whose legs' logs are shown.
-LOGGED = ("crashed", "fail", "vacuous", "unstable", "rejected")
 #: Lines of a log and of a traceback, and the bytes from a log's end that are looked at.
 LOG_LINES, TRACE_LINES, LOG_BYTES = 15, 30, 16384
 #: Characters of a line, and of a finding's words.
@@ -120,7 +119,7 @@ def dossier_of(run: RunView, cell: Cell, verdict: Verdict | None, word: str, anc
         agreements=tuple(map(agreement_row, verdict.agreements)),
         resolved=tuple(_resolved(pair)),
         phases=tuple(_phases(pair)),
-        logs=tuple(_logs(run, pair)) if verdict.verdict.value in LOGGED else (),
+        logs=tuple(_logs(run, pair)) if verdict.verdict in TOLD else (),
     )
 
 
@@ -219,8 +218,3 @@ def _last_lines(run: RunView, observation: Observation) -> tuple[str, ...]:
     with path.open("rb") as stream:
         stream.seek(-min(LOG_BYTES, stream.seek(0, os.SEEK_END)), os.SEEK_END)
         return tuple(stream.read().decode(errors="replace").splitlines()[-LOG_LINES:])
-
-
-def clip(text: str, limit: int) -> str:
-    """At most ``limit`` characters; what is left out is counted."""
-    return text if len(text) <= limit else f"{text[:limit]} ... ({len(text) - limit} more characters)"

@@ -41,12 +41,12 @@ def render_markdown(run: RunView, *, most_bytes: int = MOST_BYTES) -> str:
     if content.evidence:
         parts.append(_long("Evidence of the passing cells", EVIDENCE, evidence))
     if content.truth:
-        parts.append(f"{_long('Ground truth', TRUTH, truth)}\n{_plain(content.limits)}\n")
+        parts.append(f"{_long('Ground truth', TRUTH, truth)}\n{plain(content.limits)}\n")
     if content.stories:
         parts += ["## Red and amber cells\n", *stories]
     if content.groups:
         parts.append(_long("As expected, or not available here", ["cells", "outcome", "words", "which"], groups))
-    return "\n".join([*parts, f"**{_plain(content.counts)}**\n"])
+    return "\n".join([*parts, f"**{plain(content.counts)}**\n"])
 
 
 class Budget:
@@ -72,14 +72,14 @@ class Budget:
 
 
 def _head(content: Content) -> Iterator[str]:
-    yield f"# KV parity report\n\n{_plain(content.header)}\n"
+    yield f"# KV parity report\n\n{plain(content.header)}\n"
     for title, table in content.tables:
         rows = ([layout, *row] for layout, row in zip(table.index, table.values.tolist(), strict=True))
-        yield f"## {title[0].upper()}{title[1:]}\n\n{_table(['layout', *table.columns], rows)}"
+        yield f"## {title[0].upper()}{title[1:]}\n\n{markdown_table(['layout', *table.columns], rows)}"
 
 
 def _long(title: str, headings: Sequence[str], rows: Iterable[str]) -> str:
-    return f"## {title}\n\n{_table(headings, ())}{''.join(rows)}"
+    return f"## {title}\n\n{markdown_table(headings, ())}{''.join(rows)}"
 
 
 def _group(group: Group) -> Sequence[str]:
@@ -91,21 +91,22 @@ def _group(group: Group) -> Sequence[str]:
 def _story(story: Story) -> str:
     lines = [*story.findings, f"evidence: {story.evidence}", *story.localisation]
     logs = [line if line[0] == " " else f"log of {line}" for line in story.logs]
-    parts = [f"### {story.word}: {_plain(story.name)}\n\n{story.sentence[0].upper()}{story.sentence[1:]}.\n"]
+    parts = [f"### {story.word}: {plain(story.name)}\n\n{story.sentence[0].upper()}{story.sentence[1:]}.\n"]
     if story.settings:
-        parts.append(_table(["setting", "oracle", "subject"], story.settings))
+        parts.append(markdown_table(["setting", "oracle", "subject"], story.settings))
     parts.append(_fence(_cut([*lines, *logs])))
     parts.append("".join(f"- {line}\n" for line in story.next_steps))
     parts.append(_fence([story.reproduce]))
     return "\n".join(parts)
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, a line per row, the headings' first."""
     return "".join(map(_row, [headings, ["--"] * len(headings), *rows]))
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(_plain(str(cell)) for cell in cells)} |\n"
+    return f"| {' | '.join(plain(str(cell)) for cell in cells)} |\n"
 
 
 def _cut(lines: Sequence[str]) -> list[str]:
@@ -124,7 +125,7 @@ def _fence(lines: Iterable[str]) -> str:
     return f"```\n{text}\n```\n"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Markdown shows as it is: no line break, no cell border, no emphasis, no tag."""
     text = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
     return text.replace("*", "\\*").replace("`", "\\`")

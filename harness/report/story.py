@@ -9,11 +9,26 @@ from typing import Any
 
 from harness.compare.pair import Pair
 from harness.frame import outcome_word
-from harness.records import Cell, Ending, Finding, FindingKind, Leg, Observation, Phase, Role, Verdict
+from harness.records import (
+    GREEN,
+    OUTCOME_ORDER,
+    Cell,
+    Ending,
+    Finding,
+    FindingKind,
+    Leg,
+    Observation,
+    Outcome,
+    Phase,
+    Role,
+    Verdict,
+)
 from harness.report import RunView
 from harness.report.hints import HINTS, SENTENCES
 from harness.report.picture import draw
 
+#: Verdicts that have a story, and whose legs' logs are shown.
+TOLD = tuple(one for one in OUTCOME_ORDER if one not in (*GREEN, Outcome.UNAVAILABLE))
 #: Findings of one kind that are printed; the rest is counted.
 MOST_OF_A_KIND = 3
 #: Characters of one setting's value, of one finding's message, and lines of a dead leg's log.
@@ -179,8 +194,7 @@ def evidence_of(pair: Pair, verdict: Verdict) -> str:
 
 def _control(pair: Pair) -> str:
     phases = ((Role.ORACLE, Phase.RECOMPUTE_AGAIN), (Role.SUBJECT, Phase.RESTORE_AGAIN))
-    resolved_alike = pair.oracle and pair.subject and all(pair.record(*one) for one in phases)
-    return "equal" if resolved_alike else "not run"
+    return "equal" if all(pair.record(*one) for one in phases) else "not run"
 
 
 def _logs(run: RunView, pair: Pair):
