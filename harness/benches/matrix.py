@@ -70,7 +70,7 @@ def measure(
     if not facts_path.exists():
         raise BenchError(f"the run to be measured ended with exit code {code} and wrote no results in {run.path}")
     plan = run.read_plan()
-    spans = {digest: one for digest, one in _spans(run, plan)}
+    spans = _spans(run, plan)
     busy = sum(one.total for one in spans.values())
     chosen = naive.spread(plan.cells, sample)
     part = wall * sum(_cell_seconds(cell, spans) for cell in chosen) / busy if busy else 0.0
@@ -107,9 +107,12 @@ def _harness_way(
     return time.monotonic() - started, done.returncode
 
 
-def _spans(run: RunFolder, plan: Plan) -> Iterator[tuple[str, share.Span]]:
-    for digest, observation in run.read_observations(plan).items():
-        yield digest, share.span(observation, run.observation_path(digest).stat().st_mtime)
+def _spans(run: RunFolder, plan: Plan) -> dict[str, share.Span]:
+    """Leg digest -> span, of those legs that have ended."""
+    return {
+        digest: share.span(observation, run.observation_path(digest).stat().st_mtime)
+        for digest, observation in run.read_observations(plan).items()
+    }
 
 
 def _cell_seconds(cell: Cell, spans: Mapping[str, share.Span]) -> float:

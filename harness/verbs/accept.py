@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from harness import wire
 from harness.errors import ExitCode, UsageError
+from harness.records import GREEN
 from harness.stored import StoredRun, listed
 from harness.verbs.stored import open_stored, view_of
 
@@ -44,8 +45,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _refuse(stored: StoredRun) -> None:
     """Raise for a run that shows less than it seems to."""
-    from harness.records import GREEN
-
     path = stored.path
     others = [one for one in stored.judged if one.verdict not in GREEN]
     if others:

@@ -28,8 +28,9 @@ def run(options: argparse.Namespace) -> int:
 
     files = scenario_files(options.scenarios, Path.cwd())
     here = coverage.machine_platform()
-    plan, notes = coverage.load(files, platform=options.platform or host.platform(), model=options.model)
-    found = coverage.predict(plan, options.platform or host.platform(), here) if plan.cells else None
+    platform = options.platform or host.platform()
+    plan, notes = coverage.load(files, platform=platform, model=options.model)
+    found = coverage.predict(plan, platform, here) if plan.cells else None
     if options.json:
         print(json.dumps(coverage.rows(found) if found else [], indent=2))
         return ExitCode.OK

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import ExitCode, UsageError
+from harness.records import AMBER, GREEN, Verdict
+from harness.report import RunView
 from harness.stored import StoredRun, read_run
-
-if TYPE_CHECKING:
-    from harness.records import Verdict
-    from harness.report import RunView
 
 
 def open_stored(path: str) -> StoredRun:
@@ -29,8 +26,6 @@ def open_stored(path: str) -> StoredRun:
 
 def view_of(run: StoredRun) -> RunView:
     """What the reports of a stored run show; planned cells without a result are shown as not run."""
-    from harness.report import RunView
-
     facts = {key: str(value) for key, value in run.facts.items()}
     return RunView(
         plan=run.plan,
@@ -46,8 +41,6 @@ def view_of(run: StoredRun) -> RunView:
 
 def exit_code(verdicts: Iterable[Verdict], *, whole: bool) -> ExitCode:
     """Failed for a red verdict, amber for an amber one or a run that is not whole, otherwise OK."""
-    from harness.records import AMBER, GREEN
-
     words = {verdict.verdict for verdict in verdicts}
     if words - set(GREEN) - set(AMBER):
         return ExitCode.FAILED
