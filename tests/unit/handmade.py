@@ -12,18 +12,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.bits import to_bits
+from harness.compare import judge
 from harness.records import (
     ROLE_PHASES,
     SCHEMA_VERSION,
     Cell,
+    Compared,
     DecodeSpec,
     Edge,
     Ending,
     Expectation,
     Failure,
+    Finding,
+    FindingKind,
     Leg,
     Model,
     Observation,
+    Outcome,
     Phase,
     PhaseHits,
     PhaseRecord,
@@ -33,6 +38,7 @@ from harness.records import (
     Resolved,
     Role,
     Step,
+    Verdict,
 )
 
 PROMPTS, BLOCK, LENGTH, HIT, TOKENS = 2, 4, 9, 8, 3
@@ -41,8 +47,17 @@ MODEL = Model(
     alias="tiny", path="/models/tiny", source="stand-in", digest="m0", num_layers=LAYERS, num_kv_heads=SLOTS,
     head_dim=4, vocab_size=100,
 )
+ORACLE, SUBJECT = Role.ORACLE, Role.SUBJECT
 LOCAL = (Phase.LOCAL_HIT,)
+RECOMPUTES = (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN)
 RESTORED = (Phase.RESTORE, Phase.RESTORE_AGAIN)
+#: 2 prompts x 3 tokens; the selected token's and two candidates' logprobs each; 2 blocks a prompt.
+ALL = Compared(prompts=2, tokens=6, tokens_equal=6, logprobs=18, logprobs_equal=18, blocks=4, blocks_equal=4)
+#: What becomes of ``clean()``.
+PASSED = Verdict(
+    scenario="matrix", cell="LBHNC-REFERENCE-bi1", outcome=Outcome.PASS, verdict=Outcome.PASS,
+    expected_outcome=Outcome.PASS, findings=(), compared=ALL,
+)
 
 
 @dataclass(frozen=True)
@@ -205,3 +220,17 @@ def edit_step(
     steps = [make_step(index, one) for one in range(TOKENS)]
     steps[place] = replace(steps[place], **changes)
     return edit_prompt(case, role, phases, index, steps=tuple(steps))
+
+
+def verdict_of(case: Case) -> Verdict:
+    return judge(case.cell, case.legs, case.oracle, case.subject, case.further)
+
+
+def kinds(case: Case) -> list[FindingKind]:
+    return [finding.kind for finding in verdict_of(case).findings]
+
+
+def only(case: Case) -> Finding:
+    findings = verdict_of(case).findings
+    assert len(findings) == 1, findings
+    return findings[0]

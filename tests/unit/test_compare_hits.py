@@ -7,36 +7,28 @@ from dataclasses import replace
 
 import pytest
 
-from harness.compare import judge
-from harness.records import Certainty, Edge, Finding, FindingKind, Outcome, Phase, Role, Verdict
+from harness.records import Certainty, Edge, FindingKind, Outcome, Phase, Role
 from tests.unit.handmade import (
     BLOCK,
     HIT,
+    ORACLE,
     PROMPTS,
+    RECOMPUTES,
     RESTORED,
+    SUBJECT,
     Case,
     clean,
     digest_block,
     edit,
     edit_prompt,
     make_hits,
+    only,
+    verdict_of,
 )
-
-ORACLE, SUBJECT = Role.ORACLE, Role.SUBJECT
-RECOMPUTES = (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN)
-
-
-def verdict_of(case: Case) -> Verdict:
-    return judge(case.cell, case.legs, case.oracle, case.subject)
 
 
 def findings(case: Case) -> list[tuple[FindingKind, str]]:
     return [(one.kind, one.place) for one in verdict_of(case).findings]
-
-
-def only(case: Case) -> Finding:
-    (finding,) = verdict_of(case).findings
-    return finding
 
 
 def expecting(case: Case, role: Role, phases: tuple[Phase, ...], **changes) -> Case:

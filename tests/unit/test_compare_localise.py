@@ -7,11 +7,10 @@ import base64
 
 import pytest
 
-from harness.compare import judge
 from harness.compare.digests import split_digests, unequal_digests
 from harness.compare.localise import DigestShape, describe
 from harness.records import Compared, FindingKind, Phase, Role
-from tests.unit.handmade import clean, digest_block, edit_prompt, resolve
+from tests.unit.handmade import clean, digest_block, edit_prompt, resolve, verdict_of
 
 SHAPE = DigestShape(layers=28, slots=8, halves=2)
 BLOCKS = {(prompt, block) for prompt in range(3) for block in range(12)}
@@ -74,7 +73,7 @@ def test_the_finding_names_place_and_size():
     case = edit_prompt(
         clean(), Role.SUBJECT, Phase.RESTORE, 1, kv=(digest_block(1, 0, damaged), digest_block(1, 1))
     )
-    verdict = judge(case.cell, case.legs, case.oracle, case.subject)
+    verdict = verdict_of(case)
     assert [(one.kind, one.message, one.size, one.left) for one in verdict.findings] == [(
         FindingKind.KV_DIGESTS,
         "restored KV is not that of oracle recompute: all 2 layers, V only, block 0 of prompt 1",
@@ -89,9 +88,9 @@ def test_without_batch_invariance_the_truth_is_what_was_stored():
         case = resolve(case, role, batch_invariant=False)
     rounding = (digest_block(0, 0, ((0, 0, 0),)), digest_block(0, 1))
     recomputed = edit_prompt(case, Role.ORACLE, Phase.RECOMPUTE, 0, kv=rounding)
-    assert judge(recomputed.cell, recomputed.legs, recomputed.oracle, recomputed.subject).findings == ()
+    assert verdict_of(recomputed).findings == ()
     restored = edit_prompt(case, Role.SUBJECT, Phase.RESTORE, 0, kv=rounding)
-    finding, = judge(restored.cell, restored.legs, restored.oracle, restored.subject).findings
+    finding, = verdict_of(restored).findings
     assert finding.message == (
         "restored KV is not that of subject populate: layer 0, head slot 0, K only, block 0 of prompt 0"
     )
@@ -104,7 +103,7 @@ def test_blocks_that_were_recomputed_say_nothing():
         for prompt in record.prompts:
             tail = digest_block(9, 9) if role is Role.SUBJECT else digest_block(8, 8)
             case = edit_prompt(case, role, phase, prompt.index, kv=(*prompt.kv, tail))
-    verdict = judge(case.cell, case.legs, case.oracle, case.subject)
+    verdict = verdict_of(case)
     assert (verdict.findings, verdict.compared) == ((), Compared(
         prompts=2, tokens=6, tokens_equal=6, logprobs=18, logprobs_equal=18, blocks=4, blocks_equal=4,
     ))

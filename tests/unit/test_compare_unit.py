@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from harness.compare import judge
 from harness.records import ROLE_PHASES, DecodeSpec, FindingKind, Outcome, Phase, Role
-from tests.unit.handmade import Case, clean, digest_block, edit_prompt
+from tests.unit.handmade import Case, clean, digest_block, edit_prompt, verdict_of
 
 BLOCKS = 2
 
@@ -29,7 +28,7 @@ def unit() -> Case:
 
 
 def found(case: Case):
-    verdict = judge(case.cell, case.legs, case.oracle, case.subject)
+    verdict = verdict_of(case)
     return verdict.outcome, [finding.kind for finding in verdict.findings], verdict
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from harness import subjects
-from harness.compare import judge
 from harness.connectors import ADAPTERS, FOLDER, PROCESS, Need, filled, refusals_of_class
 from harness.plan import make_plan
 from harness.records import Ending, FindingKind, Outcome, Phase, Reference, Role, SubjectSpec
@@ -27,6 +26,7 @@ from tests.unit.handmade import (
     edit_prompt,
     edit_step,
     make_hits,
+    verdict_of,
 )
 
 SCENARIO = """
@@ -139,10 +139,6 @@ def nothing_restored(case=None):
     for index in range(PROMPTS):
         case = edit_prompt(case, Role.SUBJECT, RESTORED, index, cached_tokens=0)
     return case
-
-
-def verdict_of(case):
-    return judge(case.cell, case.legs, case.oracle, case.subject)
 
 
 def test_recomputed_answers_equal_to_the_oracles_pass_and_their_blocks_are_counted():

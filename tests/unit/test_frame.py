@@ -28,7 +28,7 @@ from harness.records import (
     Role,
     Verdict,
 )
-from tests.unit.handmade import RESTORED, clean, dead, edit_step
+from tests.unit.handmade import RESTORED, clean, dead, edit_step, verdict_of
 
 REJECTED = Expectation(when={}, outcome=Outcome.REJECTED)
 
@@ -37,7 +37,7 @@ def frame_of(*cases):
     plan = Plan(
         schema=SCHEMA_VERSION, cells=tuple(case.cell for case in cases), legs=tuple(cases[0].legs.values())
     )
-    verdicts = [judge(case.cell, case.legs, case.oracle, case.subject) for case in cases]
+    verdicts = [verdict_of(case) for case in cases]
     seen = {"oracle-leg": cases[0].oracle, "subject-leg": cases[0].subject}
     seen = {digest: one for digest, one in seen.items() if one is not None}
     return to_frame(plan, verdicts, seen, platform="cpu")

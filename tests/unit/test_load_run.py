@@ -16,12 +16,11 @@ import harness
 from harness import cli
 from harness.archive import RunFolder
 from harness.axes import FURTHER_AXES
-from harness.compare import judge
 from harness.errors import UsageError, WireError
 from harness.frame import COLUMNS, STEP_COLUMNS, to_frame
 from harness.frame.files import CELLS, write_frame
 from harness.records import SCHEMA_VERSION, Plan
-from tests.unit.handmade import clean
+from tests.unit.handmade import clean, verdict_of
 
 
 def store(path: Path, *, whole: bool = True) -> RunFolder:
@@ -38,7 +37,7 @@ def store(path: Path, *, whole: bool = True) -> RunFolder:
     folder.write_observation(case.subject)
     if whole:
         folder.write_environment({"platform": "cpu", "seconds": 3.5})
-        folder.write_verdicts([judge(case.cell, case.legs, case.oracle, case.subject)])
+        folder.write_verdicts([verdict_of(case)])
     return folder
 
 
@@ -46,7 +45,7 @@ def test_a_whole_run_is_its_frame(tmp_path):
     store(tmp_path / "run")
     run = harness.load_run(tmp_path / "run")
     case = clean()
-    expected = to_frame(run.run.plan, [judge(case.cell, case.legs, case.oracle, case.subject)],
+    expected = to_frame(run.run.plan, [verdict_of(case)],
                         {"oracle-leg": case.oracle, "subject-leg": case.subject}, platform="cpu")
     pd.testing.assert_frame_equal(run.cells, expected)
     assert run.cells["platform"].tolist() == ["cpu"] and len(run.steps) == 7 * 2 * 3

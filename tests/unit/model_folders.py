@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model directories that nobody loads: a config and some bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "hidden_size": 576,
+    "vocab_size": 49152,
+}
+
+
+def make_directory(path: Path, config: dict | str = LLAMA, weights: tuple[str, ...] = ("model.safetensors",)) -> Path:
+    path.mkdir(parents=True)
+    text = config if isinstance(config, str) else json.dumps(config)
+    (path / "config.json").write_text(text, encoding="utf-8")
+    for name in weights:
+        (path / name).write_bytes(b"weights of " + name.encode())
+    return path
