@@ -22,8 +22,12 @@ REQUIRED_AXES = ("layout", "backend", "batch_invariant")
 #: ``prompts.seed``; the others replace the embedded store's setting of the same name.
 FURTHER_AXES = ("connector", "restore", "prompt_set", "seed", "transfer", "load", "fault")
 
-#: Who restores: the engine that stored, or a new one in a process of its own that finds the same store.
-RESTORE_PATHS = ("same_engine", "new_engine")
+#: Who restores, and what of it: the engine that stored; a new one in a process of its own that finds the same store; the
+#: engine that stored, with a part of each prompt in its local cache (``PATH_SETS``).
+RESTORE_PATHS = ("same_engine", "new_engine", "partial")
+
+#: Restore path -> the prompt set that makes it; a path that is not here goes with any set.
+PATH_SETS: Mapping[str, str] = {"partial": "local_then_external"}
 
 #: Tokens of one block where a scenario does not say.
 DEFAULT_BLOCK_SIZE = 16
@@ -81,9 +85,11 @@ def effective(scenario: Scenario, axes: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def prompts_of(scenario: Scenario, axes: Mapping[str, Any]) -> PromptSpec:
-    """Prompts of one point: the scenario's, with the ``prompt_set`` and ``seed`` axes where there are any."""
+    """Prompts of one point: the scenario's, with the axes ``prompt_set``, ``seed`` and ``restore`` where there are any."""
     named = {"prompt_set": "set", "seed": "seed"}
-    return replace(scenario.prompts, **{field: axes[axis] for axis, field in named.items() if axis in axes})
+    prompts = replace(scenario.prompts, **{field: axes[axis] for axis, field in named.items() if axis in axes})
+    own = PATH_SETS.get(axes.get("restore", ""))
+    return replace(prompts, set=own) if own else prompts
 
 
 def subject_of(scenario: Scenario, axes: Mapping[str, Any]) -> SubjectSpec:

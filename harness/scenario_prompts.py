@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.axes import effective, points, prompts_of, subject_of
+from harness.axes import PATH_SETS, effective, points, prompts_of, subject_of
 from harness.errors import UsageError
 from harness.hits import Pass
 from harness.prompt_sets import SETS, make_pass
@@ -27,11 +27,16 @@ STEP_TOKENS = 2048
 
 def check_prompt_sets(scenario: Scenario, document: Document) -> list[Problem]:
     """Problems of the cells, each once."""
-    named = ("axes", "prompt_set") if "prompt_set" in scenario.axes else ("prompts", "set")
-    if named not in document.lines:
+    ways: list[Path] = [("axes", "prompt_set"), ("prompts", "set")]
+    if any(path in PATH_SETS for path in scenario.axes.get("restore", ())):
+        ways.append(("axes", "restore"))
+    named = next((path for path in ways if path in document.lines), None)
+    if named is None:
         return []
     found: dict[Problem, None] = {}
     for axes in points(scenario.axes):
+        if named == ("axes", "restore") and axes["restore"] not in PATH_SETS:
+            continue
         for path, sentence in _cell(scenario, axes, named):
             found[Problem(document.line(path), sentence)] = None
     return list(found)

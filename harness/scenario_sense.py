@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from harness.axes import FURTHER_AXES, REQUIRED_AXES, RESTORE_PATHS, same
+from harness.axes import FURTHER_AXES, PATH_SETS, REQUIRED_AXES, RESTORE_PATHS, same
 from harness.backends import choosable
 from harness.expect import overlaps
 from harness.prompt_sets import SETS
@@ -105,6 +105,8 @@ class _Check:
                 self._connector_axis(path)
             elif name == "prompt_set":
                 self._prompt_axis(path)
+            elif name == "restore":
+                self._restore_axis(path, values)
             if len(self.document.problems) == before:
                 self.sound_axes[name] = tuple(values)
 
@@ -167,6 +169,16 @@ class _Check:
         if isinstance(prompts, dict) and "set" in prompts:
             self._complain(path, f"given as an axis and as `prompts.set` on line "
                          f"{self.document.line(('prompts', 'set'))}; keep one.")
+
+    def _restore_axis(self, path: Path, values: list[Any]) -> None:
+        prompts, axes = self.data.get("prompts"), self.data.get("axes", {})
+        named = "axes.prompt_set" if "prompt_set" in axes else "prompts.set"
+        if named == "prompts.set" and not (isinstance(prompts, dict) and "set" in prompts):
+            return
+        for index, value in enumerate(values):
+            if isinstance(value, str) and value in PATH_SETS:
+                self._complain((*path, index), f"`{value}` runs with the prompt set `{PATH_SETS[value]}`, so `{named}` "
+                             "cannot be given beside it.")
 
     def _duplicates(self, path: Path, values: Any) -> None:
         if not isinstance(values, list):

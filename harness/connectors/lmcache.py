@@ -17,6 +17,9 @@ NEEDS = (Need(name="lmcache 0.5.6", module="lmcache", hint="Run `make connectors
 #: LMCache stores whole chunks, of 256 tokens where it is not told otherwise; the cells' prompts are shorter.
 CHUNK_TOKENS = 16
 
+#: LMCache imports llvmlite, which vLLM's worker does not survive: docs/found.md, F3 (``harness.plugin.kernels_first``).
+KERNELS_FIRST = {"KVPARITY_KERNELS_FIRST": "1"}
+
 
 def configure_mp(subject: SubjectSpec) -> dict[str, Any]:
     """The connector with the port of the leg's own server."""
@@ -33,7 +36,11 @@ MP = Adapter(
     alias="lmcache_mp",
     connector="LMCacheMPConnector",
     configure=configure_mp,
-    evidence="the scheduler's hits per request; KV digests over zeroed blocks. vLLM 0.32.0 does not start with it (F3)",
+    # Layouts in which a page is one run per head, refused when the KV tensors are handed over.
+    refusals=("per-block content is fragmented per head",),
+    env=KERNELS_FIRST,
+    evidence="the scheduler's hits per request; KV digests over zeroed blocks; it counts nothing itself. Runs by a way"
+    " around F3",
     drain="the engine core has to step until the server has answered; until then `reset_prefix_cache` is False",
     survives_restart=True,
     needs=NEEDS,
@@ -44,7 +51,10 @@ IN_PROCESS = Adapter(
     alias="lmcache_v1",
     connector="LMCacheConnectorV1",
     configure=configure_v1,
-    env={"LMCACHE_CHUNK_SIZE": str(CHUNK_TOKENS), "LMCACHE_LOCAL_CPU": "True", "LMCACHE_MAX_LOCAL_CPU_SIZE": "0.25"},
+    env={
+        **KERNELS_FIRST,
+        "LMCACHE_CHUNK_SIZE": str(CHUNK_TOKENS), "LMCACHE_LOCAL_CPU": "True", "LMCACHE_MAX_LOCAL_CPU_SIZE": "0.25",
+    },
     evidence="none on a CPU host: it gives no hit, and its cell must be vacuous",
     drain="inside the forward pass",
     needs=NEEDS,

@@ -2,8 +2,8 @@
 """Code that runs inside vLLM, entered through the entry point group ``vllm.general_plugins``.
 
 ``register`` does nothing, and imports nothing but this file, unless the environment variable ``KVPARITY_BACKEND`` names
-the attention backend that the engine is to run, or ``KVPARITY_OVERLAY`` the source of its KV connector. vLLM calls it
-in every process of an engine.
+the attention backend that the engine is to run, ``KVPARITY_OVERLAY`` the source of its KV connector, or
+``KVPARITY_KERNELS_FIRST`` is set. vLLM calls it in every process of an engine.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ BACKEND_VARIABLE = "KVPARITY_BACKEND"
 #: Folder with the source of the KV connector that the engine must use, or ``installed``.
 OVERLAY_VARIABLE = "KVPARITY_OVERLAY"
 
+#: Set for a connector whose class imports llvmlite, which vLLM's worker does not survive (docs/found.md, F3).
+KERNELS_VARIABLE = "KVPARITY_KERNELS_FIRST"
 
 #: Set for every process of a leg; such a process writes its stacks to its log when it is asked to.
 LEG_VARIABLE = "KVPARITY_LEG"
@@ -32,6 +34,10 @@ def register() -> None:
 
         stacks.listen()
     _install_overlay()
+    if os.environ.get(KERNELS_VARIABLE):
+        from harness.plugin import kernels_first
+
+        kernels_first.install()
     asked = os.environ.get(BACKEND_VARIABLE)
     if not asked:
         return

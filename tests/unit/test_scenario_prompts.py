@@ -35,6 +35,10 @@ OWN = "{kv_transfer_config: {kv_connector: X}}"
 def problems(tmp_path: Path, **changes: object) -> list[str]:
     path = tmp_path / "x.yaml"
     path.write_text(FILE.format(**{**GOOD, **changes}))
+    return problems_of(path)
+
+
+def problems_of(path: Path) -> list[str]:
     try:
         read_scenario(path)
     except ScenarioError as error:
@@ -138,3 +142,20 @@ def test_the_repositorys_scenarios_run_every_set_and_decode_across_a_block():
 def test_at_least_a_hundred_clean_cells():
     files = (read_scenario(ROOT / "scenarios" / f"{name}.yaml") for name in ("clean", "clean_backends"))
     assert sum(len(list(points(scenario.axes))) for scenario in files) == 112
+
+
+def test_a_restore_path_that_has_prompts_of_its_own_takes_no_set_and_is_checked_like_one(tmp_path):
+    """Blocks of 16: 36 tokens leave 2 blocks to hit, one too few for a local part and a longer external one."""
+    path = tmp_path / "x.yaml"
+    axes = "axes: {{layout: [LBHNC], backend: [REFERENCE], batch_invariant: [true], restore: [same_engine, partial]{}}}\n"
+    head = "name: x\nmodel: tiny\nsubject: embedded\n"
+    path.write_text(f"{head}{axes.format(', prompt_set: [aligned]')}")
+    (both,) = problems_of(path)
+    assert both == ("4: axes.restore[1]: `partial` runs with the prompt set `local_then_external`, so `axes.prompt_set` "
+                    "cannot be given beside it.")
+    path.write_text(f"{head}{axes.format('')}prompts: {{prefix_tokens: 32, tail_tokens: 4}}\n")
+    (short,) = problems_of(path)
+    assert short.startswith("5: prompt set `local_then_external`: 36 tokens are 2 blocks of 16 that can be hit")
+    path.write_text(f"{head}{axes.format('')}prompts: {{prefix_tokens: 48}}\n")
+    alone, split = (prompts_of(read_scenario(path), point) for point in points(read_scenario(path).axes))
+    assert (alone.set, split.set) == ("partial", "local_then_external")
