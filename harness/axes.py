@@ -22,7 +22,7 @@ REQUIRED_AXES = ("layout", "backend", "batch_invariant")
 #: ``prompts.seed``; the others replace the embedded store's setting of the same name.
 FURTHER_AXES = ("connector", "restore", "prompt_set", "seed", "transfer", "load", "fault")
 
-#: Who restores, and what of it: the engine that stored; a new one in a process of its own that finds the same store; the
+#: Who restores, and what: the engine that stored; a new one in a process of its own that finds the same store; the
 #: engine that stored, with a part of each prompt in its local cache (``PATH_SETS``).
 RESTORE_PATHS = ("same_engine", "new_engine", "partial")
 
@@ -85,7 +85,7 @@ def effective(scenario: Scenario, axes: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def prompts_of(scenario: Scenario, axes: Mapping[str, Any]) -> PromptSpec:
-    """Prompts of one point: the scenario's, with the axes ``prompt_set``, ``seed`` and ``restore`` where there are any."""
+    """Prompts of one point: the scenario's, with its axes ``prompt_set``, ``seed`` and ``restore``."""
     named = {"prompt_set": "set", "seed": "seed"}
     prompts = replace(scenario.prompts, **{field: axes[axis] for axis, field in named.items() if axis in axes})
     own = PATH_SETS.get(axes.get("restore", ""))

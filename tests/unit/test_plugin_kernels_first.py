@@ -30,7 +30,8 @@ else:
 
 
 @pytest.mark.parametrize(("switch", "words"), [
-    ({}, "died: '_lib_fn_wrapper' object has no attribute 'get'"), ({KERNELS_VARIABLE: "1"}, "lived: 11 True KernelOverride"),
+    ({}, "died: '_lib_fn_wrapper' object has no attribute 'get'"),
+    ({KERNELS_VARIABLE: "1"}, "lived: 11 True KernelOverride"),
 ])
 def test_overrides_registered_first_survive_llvmlite(switch, words):
     pytest.importorskip("llvmlite", reason="llvmlite is not installed")

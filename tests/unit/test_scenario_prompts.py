@@ -147,12 +147,13 @@ def test_at_least_a_hundred_clean_cells():
 def test_a_restore_path_that_has_prompts_of_its_own_takes_no_set_and_is_checked_like_one(tmp_path):
     """Blocks of 16: 36 tokens leave 2 blocks to hit, one too few for a local part and a longer external one."""
     path = tmp_path / "x.yaml"
-    axes = "axes: {{layout: [LBHNC], backend: [REFERENCE], batch_invariant: [true], restore: [same_engine, partial]{}}}\n"
     head = "name: x\nmodel: tiny\nsubject: embedded\n"
+    axes = ("axes: {{layout: [LBHNC], backend: [REFERENCE], batch_invariant: [true],"
+            " restore: [same_engine, partial]{}}}\n")
     path.write_text(f"{head}{axes.format(', prompt_set: [aligned]')}")
     (both,) = problems_of(path)
-    assert both == ("4: axes.restore[1]: `partial` runs with the prompt set `local_then_external`, so `axes.prompt_set` "
-                    "cannot be given beside it.")
+    assert both == ("4: axes.restore[1]: `partial` runs with the prompt set `local_then_external`, so"
+                    " `axes.prompt_set` cannot be given beside it.")
     path.write_text(f"{head}{axes.format('')}prompts: {{prefix_tokens: 32, tail_tokens: 4}}\n")
     (short,) = problems_of(path)
     assert short.startswith("5: prompt set `local_then_external`: 36 tokens are 2 blocks of 16 that can be hit")
