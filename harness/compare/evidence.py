@@ -32,6 +32,9 @@ COLD = {
     Phase.POPULATE: FindingKind.POPULATE_NOT_COLD,
 }
 
+#: Bytes of one element of a KV tensor, by torch's name of its type; nothing is reckoned for another.
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "uint8": 1, "int8": 1}
+
 
 def check_evidence(pair: Pair) -> Iterator[Finding]:
     """Findings about a path that was not taken; values are still compared after them."""
@@ -186,10 +189,30 @@ def _check_delivery(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Fin
             f"{place}: the connector delivered {delivered} tokens, the scheduler was promised {promised}",
             place=place, left=f"{promised} tokens", right=f"{delivered} tokens", limit="0",
         )
+    yield from _check_overrun(pair, place, record, again)
     if record.loaded_bytes is not None and record.loaded_bytes <= 0 and pair.cell.expected_external_tokens > 0:
         yield finding(
             FindingKind.NOTHING_DELIVERED, f"{place}: the connector loaded {record.loaded_bytes} bytes",
             place=place, left="more than 0 bytes", right=f"{record.loaded_bytes} bytes",
+        )
+
+
+def _check_overrun(pair: Pair, place: str, record: PhaseRecord, again: bool) -> Iterator[Finding]:
+    """More bytes than the promised tokens have were written outside of them, whether an answer shows it or not."""
+    resolved = pair.subject.resolved if pair.subject is not None else None
+    size = ITEM_BYTES.get(resolved.dtype) if resolved is not None else None
+    if size is None or record.loaded_bytes is None or again:
+        return
+    _, heads, _, content = resolved.shape
+    # A store that was asked for fewer tokens than it should has a finding for that.
+    tokens = max(record.external_tokens, pair.cell.expected_external_tokens)
+    most = tokens * resolved.num_layers * heads * content * size
+    if tokens and record.loaded_bytes > most:
+        yield finding(
+            FindingKind.OVERRUN,
+            f"{place}: the connector loaded {record.loaded_bytes} bytes, the KV of {tokens} tokens has {most}",
+            place=place, left=f"{most} bytes", right=f"{record.loaded_bytes} bytes",
+            size=f"{record.loaded_bytes - most:+d} bytes", limit="0",
         )
 
 

@@ -43,6 +43,7 @@ OUTCOME_OF: Mapping[FindingKind, Outcome] = {
     FindingKind.NOT_ZEROED: Outcome.VACUOUS,
     FindingKind.SAME_BLOCKS: Outcome.VACUOUS,
     FindingKind.NOTHING_DELIVERED: Outcome.VACUOUS,
+    FindingKind.OVERRUN: Outcome.FAIL,
     FindingKind.EDGE_NOT_REACHED: Outcome.VACUOUS,
     FindingKind.ORACLE_UNSTABLE: Outcome.UNSTABLE,
     FindingKind.SUBJECT_UNSTABLE: Outcome.UNSTABLE,

@@ -166,6 +166,7 @@ class FindingKind(StrEnum):
     NOT_ZEROED = "not_zeroed"
     SAME_BLOCKS = "same_blocks"
     NOTHING_DELIVERED = "nothing_delivered"
+    OVERRUN = "overrun"
     EDGE_NOT_REACHED = "edge_not_reached"
     # A/A control
     ORACLE_UNSTABLE = "oracle_unstable"

@@ -30,6 +30,7 @@ SENTENCES: Mapping[FindingKind, str] = {
     FindingKind.NOT_ZEROED: "stale KV was left on the device before a restore",
     FindingKind.SAME_BLOCKS: "KV was restored into the blocks that it was stored from",
     FindingKind.NOTHING_DELIVERED: "the connector delivered less than it promised",
+    FindingKind.OVERRUN: "the connector loaded more bytes than the restored tokens have",
     FindingKind.EDGE_NOT_REACHED: "the prompts did not do to the engine what their set is made for",
     FindingKind.ORACLE_UNSTABLE: "the engine without the store does not repeat itself bit for bit",
     FindingKind.SUBJECT_UNSTABLE: "two restores of the same KV do not give the same bits",
@@ -78,6 +79,8 @@ HINTS: Mapping[FindingKind, str] = {
     FindingKind.SAME_BLOCKS: "Enlarge the pool (num_gpu_blocks_override), so that a restore gets other blocks.",
     FindingKind.NOTHING_DELIVERED: "Look for failed loads in the subject's log: the hit was counted, the bytes did not"
                                    " come.",
+    FindingKind.OVERRUN: "Compare the sizes of the connector's copies with the layout's runs: what lies beyond a block"
+                         " was written, too.",
     FindingKind.EDGE_NOT_REACHED: "Make the pool smaller (many), or the steps' token budget (chunked).",
     FindingKind.ORACLE_UNSTABLE: "Pin threads and batch composition; without a stable oracle no store can be judged.",
     FindingKind.SUBJECT_UNSTABLE: "The oracle repeats itself or is listed above: look for loads that race with the"

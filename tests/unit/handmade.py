@@ -143,8 +143,8 @@ def make_phase(role: Role, phase: Phase) -> PhaseRecord:
         local_tokens=PROMPTS * HIT if phase in LOCAL else 0, external_tokens=PROMPTS * HIT if restored else 0,
         reset_ok=True if cleared else None, zeroed_bytes=4096 if cleared else None,
         nonzero_after_zeroing=0 if cleared else None, delivered_tokens=(PROMPTS * HIT if restored else 0) if subject
-        else None, loaded_bytes=(2048 if restored else 0) if subject else None,
-        stored_bytes=(2048 if phase is Phase.POPULATE else 0) if subject else None, seconds=0.5,
+        else None, loaded_bytes=(1024 if restored else 0) if subject else None,
+        stored_bytes=(1024 if phase is Phase.POPULATE else 0) if subject else None, seconds=0.5,
     )
 
 

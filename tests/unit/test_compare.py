@@ -101,6 +101,7 @@ TRIGGERS = {
     FindingKind.NOT_ZEROED: lambda: edit(clean(), SUBJECT, Phase.RESTORE, nonzero_after_zeroing=7),
     FindingKind.SAME_BLOCKS: lambda: edit_prompt(clean(), SUBJECT, Phase.RESTORE, 1, blocks=(14, 11)),
     FindingKind.NOTHING_DELIVERED: lambda: edit(clean(), SUBJECT, RESTORED, delivered_tokens=0),
+    FindingKind.OVERRUN: lambda: edit(clean(), SUBJECT, Phase.RESTORE, loaded_bytes=1025),
     FindingKind.EDGE_NOT_REACHED: lambda: edit(clean(edge=Edge.CHUNKS), SUBJECT, Phase.RESTORE, seconds=1.0),
     FindingKind.ORACLE_UNSTABLE: lambda: edit_step(
         clean(), ORACLE, Phase.RECOMPUTE_AGAIN, 1, 2, bits=make_step(1, 2).bits + 1),

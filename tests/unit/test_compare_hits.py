@@ -23,6 +23,7 @@ from tests.unit.handmade import (
     edit_prompt,
     make_hits,
     only,
+    resolve,
     verdict_of,
 )
 
@@ -40,7 +41,8 @@ def expecting(case: Case, role: Role, phases: tuple[Phase, ...], **changes) -> C
 def local_then_external() -> Case:
     """Prompt 0 has one block local and one external in a restore, prompt 1 both external; and so it was."""
     case = expecting(clean(), SUBJECT, RESTORED, local=(BLOCK, 0), external=(BLOCK, HIT))
-    case = edit(case, SUBJECT, RESTORED, local_tokens=BLOCK, external_tokens=BLOCK + HIT, delivered_tokens=BLOCK + HIT)
+    case = edit(case, SUBJECT, RESTORED, local_tokens=BLOCK, external_tokens=BLOCK + HIT, delivered_tokens=BLOCK + HIT,
+                loaded_bytes=(BLOCK + HIT) * 64)
     case = edit_prompt(case, SUBJECT, RESTORED, 0, local_tokens=BLOCK, external_tokens=BLOCK)
     return edit_prompt(case, SUBJECT, RESTORED, 1, local_tokens=0, external_tokens=HIT)
 
@@ -116,6 +118,17 @@ def test_a_preempted_request_is_loaded_again_into_whatever_blocks_there_are():
     assert verdict_of(edit_prompt(case, SUBJECT, Phase.RESTORE, 0, blocks=(0, 1))).findings == ()
     less = edit(case, SUBJECT, Phase.RESTORE, delivered_tokens=15)
     assert only(less).kind is FindingKind.NOTHING_DELIVERED
+
+
+def test_bytes_beyond_the_tokens_are_a_failure_even_of_a_restore_that_answers_right():
+    """16 tokens of 2 layers, 2 head slots, 8 elements of 2 bytes."""
+    found = only(edit(clean(), SUBJECT, Phase.RESTORE, loaded_bytes=16 * 1024))
+    assert (found.kind, found.outcome, found.left, found.right, found.size) == (
+        FindingKind.OVERRUN, Outcome.FAIL, "1024 bytes", "16384 bytes", "+15360 bytes")
+    for unknown in (edit(small_pool(), SUBJECT, RESTORED, loaded_bytes=2048),
+                    edit(clean(), SUBJECT, RESTORED, loaded_bytes=None),
+                    resolve(edit(clean(), SUBJECT, RESTORED, loaded_bytes=9999), SUBJECT, dtype="float4")):
+        assert FindingKind.OVERRUN not in {one.kind for one in verdict_of(unknown).findings}
 
 
 def test_a_small_pool_keeps_at_least_one_digest():

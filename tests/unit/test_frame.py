@@ -58,7 +58,7 @@ def test_a_row_has_every_column_by_value():
         "blocks_compared": 4, "blocks_equal": 4, "expected_blocks": 4, "resolved_layout": "LBHNC",
         "resolved_backend": "REFERENCE", "resolved_batch_invariant": True, "resolved_dtype": "bfloat16",
         "resolved_connector": "harness.kvstore.connector.EmbeddedStore", "block_size": 4, "reset_ok": True,
-        "zeroed_bytes": 4096, "loaded_bytes": 2048, "stored_bytes": 2048, "delivered_tokens": 16, "model": "tiny",
+        "zeroed_bytes": 4096, "loaded_bytes": 1024, "stored_bytes": 1024, "delivered_tokens": 16, "model": "tiny",
         "model_source": "stand-in", "model_digest": "m0", "digests": True,
         "prompts": "2 of 8+1 tokens, seed 0",
         "decode": "3 tokens, top 2, together", "store": "EmbeddedStore", "platform": "cpu",
