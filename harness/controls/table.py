@@ -127,6 +127,8 @@ CONTROLS: tuple[Control, ...] = (
     _store("read_once", Kind.SUBJECT_UNSTABLE, Outcome.FAIL, must=(Kind.KV_DIGESTS,)),
     # The store: what it claims.
     _store("partial_block_claimed", Kind.EXTERNAL_HITS, also=(*VALUES, Kind.NOTHING_DELIVERED)),
+    # Before its own load a request's blocks are nobody's: no answer shows what was written into them.
+    _store("spilled_over", Kind.OVERRUN),
     _store("promise_not_delivered", Kind.NOTHING_DELIVERED, Outcome.VACUOUS,
            leg={"kv_transfer_config": {"kv_load_failure_policy": "recompute"}}),
     _store("key_without_layout", Kind.POPULATE_NOT_COLD, Outcome.FAIL, before={"layout": "BHLNC"},

@@ -18,7 +18,7 @@ from harness.kvstore.faults import FAULTS, scheduler_class, shared, worker_class
 from harness.kvstore.faults.pages import DAMAGES
 from harness.kvstore.faults.paths import POOL_FAULTS, LatePath, faulty_path
 from harness.kvstore.faults.schedulers import ClaimingScheduler, SharingScheduler
-from harness.kvstore.faults.workers import FaultyWorker, ForgettingWorker, SharingWorker
+from harness.kvstore.faults.workers import FaultyWorker, ForgettingWorker, SharingWorker, SpillingWorker
 from harness.kvstore.messages import Hello
 from harness.kvstore.placement import LAYOUTS, placements
 from harness.kvstore.pool import Pool
@@ -104,7 +104,8 @@ EXPECTED = {
 
 def test_every_fault_of_places_has_its_damage_here():
     assert set(EXPECTED) == set(DAMAGES)
-    others = {"single_span", "block_lost_on_store", "partial_block_claimed", "promise_not_delivered", *shared.LACKING}
+    others = {"single_span", "block_lost_on_store", "partial_block_claimed", "promise_not_delivered", "spilled_over",
+              *shared.LACKING}
     assert set(FAULTS) == set(DAMAGES) | set(POOL_FAULTS) | others
 
 
@@ -195,6 +196,7 @@ def test_a_store_without_a_fault_is_made_of_the_right_halves():
     assert worker_class("single_span") is StoreWorker
     halves = {fault: (worker_class(fault), scheduler_class(fault)) for fault in FAULTS if fault != "single_span"}
     assert halves["promise_not_delivered"] == (ForgettingWorker, StoreScheduler)
+    assert halves["spilled_over"] == (SpillingWorker, StoreScheduler)
     assert halves["partial_block_claimed"] == (FaultyWorker, ClaimingScheduler)
     assert {halves[fault] for fault in shared.LACKING} == {(SharingWorker, SharingScheduler)}
     assert {halves[fault] for fault in (*DAMAGES, *POOL_FAULTS)} == {(FaultyWorker, StoreScheduler)}

@@ -34,6 +34,7 @@ FAULTS: Mapping[str, str] = {
     "overwritten_before_stored": "stores a preempted request's last block after it was given to another request",
     "block_lost_on_store": "zeroes a request's last block on the device once it is stored",
     "restored_late": "copies the bytes after the forward pass that needed them",
+    "spilled_over": "restores a request's last block into the block behind it as well",
     "promise_not_delivered": "promises hits of objects that it has lost",
     "read_once": "loses an object's bytes once they were read",
     "key_without_layout": "leaves the layout out of its keys, and finds another cell's objects",

@@ -46,6 +46,17 @@ class ForgettingWorker(StoreWorker):
         return super()._load(move)
 
 
+class SpillingWorker(StoreWorker):
+    """Moves more than it was asked to, and counts what it moved: whose block it hits is a matter of luck."""
+
+    def _load(self, move: Move) -> tuple[set[int], set[bytes]]:
+        answer = super()._load(move)
+        if move.blocks[-1] + 1 < self._kv_cache_config.num_blocks:
+            self.path.load([move.blocks[-1] + 1], move.slots[-1:])
+            self._counts["loaded_bytes"] += self.plan.object_bytes
+        return answer
+
+
 class SharingWorker(StoreWorker):
     """Shares its objects with other engines by a file, under keys that do not tell their cells apart."""
 
@@ -67,4 +78,5 @@ def worker_with(fault: str) -> type[StoreWorker]:
     """The worker half that has the fault."""
     if fault.startswith("key_without_"):
         return SharingWorker
-    return ForgettingWorker if fault == "promise_not_delivered" else FaultyWorker
+    own = {"promise_not_delivered": ForgettingWorker, "spilled_over": SpillingWorker}
+    return own.get(fault, FaultyWorker)
