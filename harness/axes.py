@@ -23,8 +23,9 @@ REQUIRED_AXES = ("layout", "backend", "batch_invariant")
 FURTHER_AXES = ("connector", "restore", "prompt_set", "seed", "transfer", "load", "fault")
 
 #: Who restores, and what: the engine that stored; a new one in a process of its own that finds the same store; the
-#: engine that stored, with a part of each prompt in its local cache (``PATH_SETS``).
-RESTORE_PATHS = ("same_engine", "new_engine", "partial")
+#: engine that stored, with a part of each prompt in its local cache (``PATH_SETS``); the engine that stored, whose
+#: connector's server was restarted in between.
+RESTORE_PATHS = ("same_engine", "new_engine", "partial", "restarted_server")
 
 #: Restore path -> the prompt set that makes it; a path that is not here goes with any set.
 PATH_SETS: Mapping[str, str] = {"partial": "local_then_external"}

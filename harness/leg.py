@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from harness import server_restart
 from harness.engines import Answer, Counters, Engine, Placement
 from harness.errors import LegError
 from harness.hits import CLEARED, Pass
@@ -77,6 +78,9 @@ def _run_phase(
             _shift_free_blocks(leg, number, engine, block_size)
             stage(f"{phase.value}.reset")
             reset_ok = engine.reset(leg.deadlines["reset"])
+    if phase is leg.server_restarts_before and reset_ok:
+        stage("server")
+        server_restart.ask()
     stage(phase.value)
     if phase in CLEARED:
         zeroed, nonzero = engine.zero()

@@ -201,6 +201,7 @@ def _cell(
     subject = _leg(Role.SUBJECT, connector, {
         **sourced, "identity": {**sourced["identity"], **modules}, "fake": planted.get(Role.SUBJECT, {}),
         "restarts_before": Phase.RESTORE if axes.get("restore") == "new_engine" else None,
+        "server_restarts_before": Phase.RESTORE if axes.get("restore") == "restarted_server" else None,
     })
     block_size = int(engine["block_size"])
     gives = restores(spec)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness import footprint, wire
+from harness import footprint, server_restart, wire
 from harness.archive import RunFolder
 from harness.child_env import child_environment
 from harness.device import Lease, lease
@@ -25,14 +25,12 @@ from harness.errors import WireError
 from harness.footprint import Footprint
 from harness.parts import joined, parts
 from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation
+from harness.server_restart import STORE_VARIABLE
 from harness.servers import ServerError, Servers, needed_by
 from harness.warm import WarmError, WarmProcesses
 from harness.warm import wanted as warm_wanted
 from harness.watch import Process, Watch
 from harness.worker import DEVICE_BUSY
-
-#: Names the folder that a leg's connector may keep files in (``harness.engines.vllm``).
-STORE_VARIABLE = "KVPARITY_STORE"
 
 #: The longest ``load`` where a connector talks to a server.
 SERVED_LOAD_S = 300.0
@@ -186,6 +184,7 @@ class Runner:
             watch = Watch(
                 process, trace, reader=reader, deadlines=self._deadlines_of(leg),
                 stage_path=paths.stage, result=paths.result, log=paths.log,
+                tend=lambda: server_restart.answer(paths.store, self._servers.restart),
             )
             watch.until_end()
         finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.axes import FURTHER_AXES, PATH_SETS, REQUIRED_AXES, RESTORE_PATHS, same
 from harness.backends import choosable
+from harness.connectors import ADAPTERS
 from harness.expect import overlaps
 from harness.prompt_sets import SETS
 from harness.records import LAYOUTS, PLATFORMS, Expectation, Outcome
@@ -171,7 +172,12 @@ class _Check:
                          f"{self.document.line(('prompts', 'set'))}; keep one.")
 
     def _restore_axis(self, path: Path, values: list[Any]) -> None:
-        prompts, axes = self.data.get("prompts"), self.data.get("axes", {})
+        prompts, axes, subject = self.data.get("prompts"), self.data.get("axes", {}), self.data.get("subject")
+        alias = subject.get("connector") if isinstance(subject, dict) else subject
+        aliases = axes["connector"] if isinstance(axes.get("connector"), list) else [alias]
+        lone = [one for one in aliases if isinstance(one, str) and one in ADAPTERS and ADAPTERS[one].server is None]
+        if "restarted_server" in values and lone:
+            self._complain((*path, values.index("restarted_server")), f"{', '.join(lone)}: no server to restart.")
         named = "axes.prompt_set" if "prompt_set" in axes else "prompts.set"
         if named == "prompts.set" and not (isinstance(prompts, dict) and "set" in prompts):
             return

@@ -146,24 +146,37 @@ class Server:
 
     def __init__(self, spec: ServerSpec, folder: Path, deadline_s: float = START_DEADLINE_S) -> None:
         self.name = spec.name
+        self._spec, self._folder, self._deadline_s = spec, folder.resolve(), deadline_s
         self._log = folder / "log"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        ports = free_ports(spec.ports)
+        self._ports = free_ports(spec.ports)
+        self._start()
+
+    def _start(self) -> None:
         try:
-            with self._log.open("wb") as log:
+            with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
-                    spec.command(ports, folder.resolve()), cwd=folder, stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+                    self._spec.command(self._ports, self._folder), cwd=self._folder, stdin=subprocess.DEVNULL,
+                    stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
                 )
         except OSError as error:
             raise ServerError(f"server {self.name} could not be started: {error}") from error
-        self.env = spec.env(ports, folder.resolve())
+        self.env = self._spec.env(self._ports, self._folder)
         try:
-            self._wait(spec.health(ports), deadline_s)
+            self._wait(self._spec.health(self._ports), self._deadline_s)
         except BaseException:
             self.stop()
             raise
+
+    def restart(self) -> None:
+        """Stop it and start it anew, at the same address.
+
+        Raises:
+            ServerError: as when it was started.
+        """
+        self.stop()
+        self._start()
 
     def _wait(self, url: str, deadline_s: float) -> None:
         until = time.monotonic() + deadline_s
@@ -206,6 +219,7 @@ class Servers:
         self._folder = folder
         self._specs = specs
         self._shared: dict[str, Server] = {}
+        self._serving: list[Server] = []
         self._count = 0
 
     @contextlib.contextmanager
@@ -217,6 +231,8 @@ class Servers:
         """
         with contextlib.ExitStack() as stack:
             servers = [self._one(self._specs[name], stack) for name in needed_by(config)]
+            self._serving = servers
+            stack.callback(self._serving.clear)
             yield {name: value for server in servers for name, value in server.env.items()}
             for server in servers:
                 server.check("while the leg ran")
@@ -237,6 +253,15 @@ class Servers:
         else:
             stack.callback(server.stop)
         return server
+
+    def restart(self) -> None:
+        """Restart the servers of the leg that runs now.
+
+        Raises:
+            ServerError: one did not come up again.
+        """
+        for server in self._serving:
+            server.restart()
 
     def close(self) -> None:
         """Stop what is still up."""

@@ -12,7 +12,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -66,10 +66,16 @@ class Watch:
         stage_path: Path,
         result: Path,
         log: Path,
+        tend: Callable[[], None] = lambda: None,
     ) -> None:
+        """
+        Args:
+            tend: called whenever the child is looked at.
+        """
         self._process, self._footprint, self._reader = process, footprint, reader
         self._deadlines = deadlines
         self._stage_path, self._result, self._log = stage_path, result, log
+        self._tend = tend
         self._kills = memory_kills()
         self.peak_bytes = 0
         self.hung = False
@@ -94,6 +100,7 @@ class Watch:
             for stage in stages:
                 self._enter(stage.decode(errors="replace"))
             self._sample()
+            self._tend()
             if self._process.poll() is not None:
                 self._drain(buffer)
                 return

@@ -21,11 +21,9 @@ from typing import Any
 from harness.connectors import FOLDER, LEG, PORT, PROCESS, Metric, adapter_of_class, filled
 from harness.engines import Answer, Counters, Placement
 from harness.records import DecodeSpec, Leg, Resolved, Step
+from harness.server_restart import STORE_VARIABLE
 
 PROBE = "harness.plugin.probe.Probe"
-
-#: Folder of the leg's own, which the runner makes and removes; stands for ``FOLDER`` in a connector's configuration.
-STORE_FOLDER = "KVPARITY_STORE"
 
 #: Port of the server that the connector talks to (``harness.servers``); stands for ``PORT`` there.
 SERVER_PORT = "KVPARITY_SERVER_PORT"
@@ -116,7 +114,7 @@ class VllmEngine:
             words = {
                 PROCESS: str(os.getpid()),
                 LEG: leg.digest,
-                FOLDER: os.environ.get(STORE_FOLDER, ""),
+                FOLDER: os.environ.get(STORE_VARIABLE, ""),
                 PORT: os.environ.get(SERVER_PORT, ""),
             }
             arguments["kv_transfer_config"] = filled(leg.kv_transfer_config, words)

@@ -51,6 +51,8 @@ class Leg:
         digests: whether KV blocks are digested.
         identity: versions and digests of software that can change the answer (vllm, torch, harness source, ...).
         restarts_before: phase before which the leg goes on in a new process with the same store; None for one process.
+        server_restarts_before: phase before which the connector's server is stopped and started anew, while the engine
+            lives; None for never.
         engine_name: ``vllm``; ``transformers`` for a ground truth; ``unit`` for a store without an engine; ``fake`` and
             ``faulty`` for planted endings.
         fake: instructions for the fake engine, empty otherwise.
@@ -72,6 +74,7 @@ class Leg:
     identity: Mapping[str, str]
     digests: bool = True
     restarts_before: Phase | None = None
+    server_restarts_before: Phase | None = None
     engine_name: str = "vllm"
     fake: Mapping[str, Any] = field(default_factory=dict)
     deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES_S)

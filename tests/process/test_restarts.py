@@ -71,11 +71,16 @@ def test_engines_that_resolve_differently_are_no_restart():
     assert joined(first, first).ending is Ending.OK
 
 
-@pytest.mark.parametrize(("axis", "before"), [("restore: [new_engine]", Phase.RESTORE), ("seed: [0]", None)])
-def test_the_axis_reaches_the_subject_alone(tmp_path, model, axis, before):
+@pytest.mark.parametrize(("axis", "before", "server"), [
+    ("restore: [new_engine]", Phase.RESTORE, None), ("restore: [restarted_server]", None, Phase.RESTORE),
+    ("seed: [0]", None, None),
+])
+def test_the_axis_reaches_the_subject_alone(tmp_path, model, axis, before, server):
     path = tmp_path / "x.yaml"
-    path.write_text("name: x\nmodel: tiny\nsubject: example\n"
+    path.write_text("name: x\nmodel: tiny\nsubject: mooncake_store\n"
                     f"axes: {{layout: [LBHNC], backend: [REFERENCE], batch_invariant: [false], {axis}}}\n")
     plan = make_plan([read_scenario(path)], platform="cpu", find_model=lambda name: model, identity={})
     (cell,) = plan.cells
     assert (plan.leg(cell.subject).restarts_before, plan.leg(cell.oracle).restarts_before) == (before, None)
+    servers = [plan.leg(digest).server_restarts_before for digest in (cell.subject, cell.oracle)]
+    assert servers == [server, None]

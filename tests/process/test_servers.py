@@ -6,15 +6,20 @@ from __future__ import annotations
 import os
 import sys
 import time
+import urllib.request
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 
+from harness import server_restart
 from harness.archive import RunFolder
 from harness.connectors import ADAPTERS
+from harness.errors import LegError
 from harness.records import Ending, Phase, SubjectSpec
-from harness.runner import STORE_VARIABLE, Runner
+from harness.runner import Runner
+from harness.server_restart import STORE_VARIABLE
 from harness.servers import SERVERS, Server, ServerError, Servers, ServerSpec, free_ports, needed_by
 from harness.warm import LATE_VARIABLES
 
@@ -129,6 +134,22 @@ def test_a_server_that_dies_while_the_leg_runs_is_the_legs_and_not_the_next_ones
         assert second["FOLDER"] != first["FOLDER"]
 
 
+def test_a_restarted_server_has_its_address_and_its_log_and_nothing_else_of_before(servers):
+    run = servers(GOOD)
+    with run.serving(CONFIG) as env:
+        folder = Path(env["FOLDER"])
+        before = int((folder / "grandchild").read_text())
+        run.restart()
+        assert ends(before)
+        assert alive(int((folder / "grandchild").read_text()))
+        with urllib.request.urlopen(f"http://127.0.0.1:{env['ADDRESS']}/", timeout=5) as answer:
+            assert answer.status == 200
+        assert (folder / "log").read_text() == "serving\nserving\n"
+    with run.serving(None):
+        run.restart()
+    assert (folder / "log").read_text() == "serving\nserving\n"
+
+
 def test_a_legs_own_exception_is_not_taken_for_the_servers(servers):
     with pytest.raises(KeyError), servers(GOOD).serving(CONFIG):
         raise KeyError("leg")
@@ -196,6 +217,30 @@ def test_a_client_that_hangs_in_its_init_is_ended_within_the_served_deadline(tmp
     leg = make_leg(kv_transfer_config=CONFIG, fake={"stages": {"load": "hang"}})
     observation, _ = run_leg(tmp_path, leg, GOOD)
     assert (observation.ending, observation.failure.stage) == (Ending.HUNG, "load")
+
+
+def test_a_leg_has_its_server_restarted_before_the_phase_that_it_names(tmp_path, make_leg):
+    leg = make_leg(kv_transfer_config=CONFIG, server_restarts_before=Phase.RESTORE)
+    observation, folder = run_leg(tmp_path, leg, GOOD)
+    assert observation.ending is Ending.OK
+    assert [record.phase for record in observation.phases][-1] is Phase.RESTORE_AGAIN
+    (made,) = (folder.path / "servers").iterdir()
+    assert (made / "log").read_text() == "serving\nserving\n"
+    assert "server" in observation.seconds
+
+
+def test_a_server_that_does_not_come_up_again_is_the_legs_crash(tmp_path, make_leg):
+    once = "import os, sys\nif os.path.exists('grandchild'): sys.exit(5)\n" + GOOD
+    leg = make_leg(kv_transfer_config=CONFIG, server_restarts_before=Phase.RESTORE)
+    observation, _ = run_leg(tmp_path, leg, once)
+    assert (observation.ending, observation.failure.stage) == (Ending.CRASHED, "server")
+    assert observation.failure.message.startswith("server mooncake ended with exit code 5 before it answered")
+
+
+def test_nobody_who_restarts_it_is_named_within_the_deadline(tmp_path, monkeypatch):
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path))
+    with pytest.raises(LegError, match="the server was not restarted within 0.2 s"):
+        server_restart.ask(patience_s=0.2)
 
 
 def test_a_served_leg_runs_as_any_other_and_its_server_is_gone_afterwards(tmp_path, make_leg):

@@ -160,3 +160,11 @@ def test_a_restore_path_that_has_prompts_of_its_own_takes_no_set_and_is_checked_
     path.write_text(f"{head}{axes.format('')}prompts: {{prefix_tokens: 48}}\n")
     alone, split = (prompts_of(read_scenario(path), point) for point in points(read_scenario(path).axes))
     assert (alone.set, split.set) == ("partial", "local_then_external")
+
+
+def test_only_a_connector_with_a_server_can_have_it_restarted(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("name: x\nmodel: tiny\nsubject: mooncake_store\naxes:\n  layout: [LBHNC]\n  backend: [REFERENCE]\n"
+                    "  batch_invariant: [true]\n  connector: [mooncake_store, example]\n"
+                    "  restore: [same_engine, restarted_server]\n")
+    assert problems_of(path) == ["9: axes.restore[1]: example: no server to restart."]
