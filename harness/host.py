@@ -41,7 +41,10 @@ ANSWER_VARIABLES = re.compile(
 
 #: Modules and packages of ours that run in a leg's child, and those that decide what it is given: its environment, its
 #: processes, its servers.
-CHILD_MODULES = ("worker", "warm", "leg", "hits", "prompts", "prompt_sets", "wire", "child_env", "parts", "servers")
+CHILD_MODULES = (
+    "worker", "warm", "leg", "hits", "prompts", "prompt_sets", "wire", "child_env", "parts", "servers",
+    "server_restart",
+)
 CHILD_PACKAGES = ("records", "engines", "plugin", "kvstore", "unit", "connectors")
 
 #: Seconds for the child that asks vLLM for its platform.
