@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.backends import BACKENDS
-from harness.records import PromptSpec, Scenario, SubjectSpec
+from harness.records import PREFILL_DECODE, PromptSpec, Scenario, SubjectSpec
 
 #: Axes that every scenario has.
 REQUIRED_AXES = ("layout", "backend", "batch_invariant")
@@ -22,10 +22,11 @@ REQUIRED_AXES = ("layout", "backend", "batch_invariant")
 #: ``prompts.seed``; the others replace the embedded store's setting of the same name.
 FURTHER_AXES = ("connector", "restore", "prompt_set", "seed", "transfer", "load", "fault")
 
-#: Who restores, and what: the engine that stored; a new one in a process of its own that finds the same store; the
-#: engine that stored, with a part of each prompt in its local cache (``PATH_SETS``); the engine that stored, whose
-#: connector's server was restarted in between.
-RESTORE_PATHS = ("same_engine", "new_engine", "partial", "restarted_server")
+#: Who restores, and what: the engine that stored (meant where nothing is said); a new one in a process of its own that
+#: finds the same store; the engine that stored, with a part of each prompt in its local cache (``PATH_SETS``); the
+#: engine that stored, whose connector's server was restarted in between; an engine that lives beside the one that
+#: computes the prompts, and gets their KV from it.
+RESTORE_PATHS = ("same_engine", "new_engine", "partial", "restarted_server", PREFILL_DECODE)
 
 #: Restore path -> the prompt set that makes it; a path that is not here goes with any set.
 PATH_SETS: Mapping[str, str] = {"partial": "local_then_external"}

@@ -17,6 +17,7 @@ LET_THROUGH = frozenset({
 })
 STRIPPED_PREFIXES = (
     "VLLM_", "AITER_", "KVPARITY_", "OMP_", "KMP_", "MKL_", "PYTEST_", "COV_", "MOONCAKE_", "MC_", "LMCACHE_",
+    "NIXL_", "UCX_",
 )
 
 

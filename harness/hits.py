@@ -12,6 +12,8 @@ schedule), for one cache group:
 - With loads between steps (``async``) a request's blocks enter the local cache only when its load has ended, so prompts
   of one batch do not see each other's.
 - A store has every full block of every prompt that was computed, and keeps it over a reset of the local cache.
+- An engine that prefills for another one hands whole prompts over, a last partial block and the last token included
+  (``kv_connector/v1/nixl/pull_scheduler.py: get_num_new_matched_tokens``); the other one computes that token again.
 """
 
 from __future__ import annotations
@@ -89,7 +91,13 @@ class Pass:
 
 
 def expected_hits(
-    way: Pass, block_size: int, *, gives: bool = True, late_loads: bool = False, small_pool: bool = False
+    way: Pass,
+    block_size: int,
+    *,
+    gives: bool = True,
+    late_loads: bool = False,
+    small_pool: bool = False,
+    hands_over: bool = False,
 ) -> tuple[PhaseHits, ...]:
     """What every phase of both roles must hit.
 
@@ -100,13 +108,37 @@ def expected_hits(
         late_loads: prompts are submitted together to a store that loads between steps.
         small_pool: the local cache cannot keep the prompts (they share no block): after them, what it still has is not
             determined.
+        hands_over: the subject's restores run in another engine than the phases before them, which hands the prompts
+            over and keeps its own cache.
     """
     found = []
     for role, phases in ROLE_PHASES.items():
-        caches = Caches(block_size, store=gives and role is Role.SUBJECT)
+        pair = hands_over and role is Role.SUBJECT
+        caches = Caches(block_size, store=gives and role is Role.SUBJECT and not pair)
         for phase in phases:
-            found.append(_phase(role, phase, way, caches, late_loads, small_pool))
+            if pair and phase in RESTORES:
+                found.append(_handed(phase, way, caches, late_loads))
+            else:
+                found.append(_phase(role, phase, way, caches, late_loads, small_pool))
     return tuple(found)
+
+
+def _handed(phase: Phase, way: Pass, prefill: Caches, late_loads: bool) -> PhaseHits:
+    decode = Caches(prefill.block_size, store=False)
+    for primer in way.primers:
+        decode.keep(primer)
+    local, external, found = ([0] * len(way.prompts) for _ in range(3))
+    for index in way.order_of(phase):
+        prompt = way.prompts[index]
+        found[index], _ = prefill.find(prompt)
+        prefill.keep(prompt)
+        local[index], _ = decode.find(prompt)
+        external[index] = len(prompt) - local[index]
+        if not late_loads:
+            decode.keep(prompt)
+    return PhaseHits(
+        role=Role.SUBJECT, phase=phase, local=tuple(local), external=tuple(external), prefill=tuple(found),
+    )
 
 
 def _phase(role: Role, phase: Phase, way: Pass, caches: Caches, late_loads: bool, small_pool: bool) -> PhaseHits:

@@ -5,6 +5,9 @@ Oracle: ``recompute``, ``recompute_again`` (A/A), ``local_hit``. Subject: ``popu
 ``restore_again`` (A/A). Before every pass that must not find KV on the device the local prefix cache is reset, the free
 blocks are shifted and the KV tensors zeroed, so that neither stale bytes nor equal block ids can stand in for a load.
 What a prompt set wants in the local cache before a restore is put there after that.
+
+Where two engines share the leg, the one that prefills runs ``populate`` and ``local_hit``, and both run the restores:
+the prompts are handed over first, and everything else of the phase is about the engine that decodes.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from harness import server_restart
-from harness.engines import Answer, Counters, Engine, Placement
+from harness.engines import Answer, Counters, Engine, Pair, Placement, answers_of, engine_of
 from harness.errors import LegError
 from harness.hits import CLEARED, Pass
 from harness.prompts import filler_prompt, prompt_digest
@@ -29,7 +32,7 @@ ONE_TOKEN = DecodeSpec(max_tokens=1, logprobs=1)
 
 def run_phases(
     leg: Leg,
-    engine: Engine,
+    opened: Engine | Pair,
     way: Pass,
     stage: Callable[[str], None],
     block_size: int,
@@ -43,12 +46,13 @@ def run_phases(
     whose reset failed: what follows would hit the local cache and look like a restore.
     """
     for number, phase in enumerate(leg.phases):
-        record = _run_phase(leg, phase, number, engine, way, stage, block_size)
+        record = _run_phase(leg, phase, number, opened, way, stage, block_size)
         records.append(record)
         if record.reset_ok is False:
             break
     if leg.restarts_before is not None and Phase.POPULATE in leg.phases:
         # The process ends here and another one looks for what this one stores.
+        engine = engine_of(opened, Phase.POPULATE)
         stage("drain")
         patience = leg.deadlines["reset"]
         done = engine.reset(patience)
@@ -64,11 +68,12 @@ def _run_phase(
     leg: Leg,
     phase: Phase,
     number: int,
-    engine: Engine,
+    opened: Engine | Pair,
     way: Pass,
     stage: Callable[[str], None],
     block_size: int,
 ) -> PhaseRecord:
+    engine = engine_of(opened, phase)
     reset_ok, zeroed, nonzero = None, None, None
     if phase in CLEARED:
         stage(f"{phase.value}.reset")
@@ -92,7 +97,7 @@ def _run_phase(
     before = engine.counters()
     started = time.perf_counter()
     asked = [way.prompts[index] for index in order]
-    answers = engine.generate(asked, leg.decode) if reset_ok is not False else []
+    answers = answers_of(opened, phase, asked, leg.decode) if reset_ok is not False else []
     seconds = time.perf_counter() - started
     after = engine.counters()
     started = time.perf_counter()
@@ -154,6 +159,7 @@ def _prompt_results(
                 prefill_steps=place.prefill_steps if place else None,
                 blocks=blocks,
                 kv=tuple(engine.digests(blocks)) if digests else (None,) * len(blocks),
+                handover=answer.handover,
             )
         )
     return tuple(sorted(results, key=lambda result: result.index))

@@ -20,6 +20,7 @@ from harness.host import PACKAGES
 from harness.overlay import Overlay, OverlayError, find_overlay
 from harness.prompt_sets import SETS, make_pass
 from harness.records import (
+    PREFILL_DECODE,
     ROLE_PHASES,
     SCHEMA_VERSION,
     Cell,
@@ -191,7 +192,11 @@ def _cell(
         # Without a model nothing is generated: the KV blocks are the answer.
         common |= {"engine_name": "unit", "decode": DecodeSpec(max_tokens=0, logprobs=0)}
     oracle = _leg(Role.ORACLE, None, {**common, "fake": planted.get(Role.ORACLE, {})})
-    sourced = _with_source(common, spec, overlays) if fake is None else common
+    hands_over = axes.get("restore") == PREFILL_DECODE
+    sourced = common
+    if fake is None:
+        two = {"engine_name": "prefill_decode"} if hands_over else {}
+        sourced = _with_source({**common, **two}, spec, overlays)
     connector = kv_transfer_config(spec)
     modules = {
         f"{CONNECTOR_FILES}{name}": connectors(name, path=env.get("PYTHONPATH"))
@@ -223,6 +228,7 @@ def _cell(
             gives=gives,
             late_loads=together and bool(loads_late(spec)),
             small_pool=chosen.edge is Edge.PREEMPTION,
+            hands_over=hands_over,
         ),
         edge=chosen.edge,
         expectation=expectation_for(axes, scenario.expect),

@@ -118,7 +118,7 @@ class Runner:
 
     def _start(self, leg: Leg, paths: _Paths, environment: Mapping[str, str], log: int, stage: int) -> Process:
         names = [str(path) for path in (paths.leg, paths.result, paths.log)]
-        if leg.engine_name in ("vllm", "faulty", "unit") and warm_wanted(environment):
+        if leg.engine_name in ("vllm", "prefill_decode", "faulty", "unit") and warm_wanted(environment):
             # Without a warm process the leg only takes longer to start.
             with contextlib.suppress(WarmError):
                 return self._warm.start_leg(names, environment, log, stage)

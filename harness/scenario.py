@@ -2,8 +2,9 @@
 """Scenario files to records: everything wrong with them at once, each with file and line.
 
 Format: ``docs/scenarios.md``. Four passes over one file: YAML with lines (``yaml_lines``), shape (``scenario_model``),
-sense (``scenario_sense``), prompt sets (``scenario_prompts``). The middle two also run over a file in which an earlier
-one found something, as far as it can be read at all; the last needs a scenario without a problem.
+sense (``scenario_sense``), and, of a scenario without a problem so far, prompt sets and ways of restoring
+(``scenario_prompts``, ``scenario_paths``). The middle two also run over a file in which an earlier one found something,
+as far as it can be read at all.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from harness.records import (
     SubjectSpec,
 )
 from harness.scenario_model import KNOWN_CONNECTORS, KNOWN_MODELS, Option, ScenarioFile, check_shape
+from harness.scenario_paths import check_paths
 from harness.scenario_prompts import check_prompt_sets
 from harness.scenario_sense import as_values, check_sense
 from harness.yaml_lines import Document, Problem, parse
@@ -107,6 +109,7 @@ def _read(
     if file is not None and not document.problems:
         scenario = _scenario(file, document, str(path), data)
         document.problems.extend(check_prompt_sets(scenario, document))
+        document.problems.extend(check_paths(scenario, document))
     problems = tuple(f"{path}:{line}: {sentence}" for line, sentence in _by_line(document.problems))
     return (None if problems else scenario), problems
 

@@ -84,6 +84,7 @@ class Stages:
 def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
     """Run ``leg`` to its end, whatever that end is."""
     resolved: Resolved | None = None
+    prefill: Resolved | None = None
     phases: list[PhaseRecord] = []
     failure: Failure | None = None
     ending = Ending.OK
@@ -91,6 +92,8 @@ def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
     try:
         engine = open_engine(leg, stages)
         resolved = engine.resolved()
+        if (other := getattr(engine, "prefill", None)) is not None:
+            prefill = other.resolved()
         # The set is that of the block size that was asked for, as the plan's hits are.
         way = make_pass(leg.prompts, leg.model.vocab_size, int(leg.engine.get("block_size", resolved.block_size)))
         run_phases(leg, engine, way, stages, resolved.block_size, phases)
@@ -114,6 +117,7 @@ def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
         environment=environment(),
         seconds=stages.seconds,
         peak_bytes=peak_bytes(),
+        prefill=prefill,
     )
 
 

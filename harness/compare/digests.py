@@ -98,10 +98,10 @@ def restored_blocks(
     hits = pair.cell.hits_of(Role.SUBJECT, restore.phase if pair.cell.restores else Phase.LOCAL_HIT)
     wanted = {}
     for prompt in restore.prompts:
-        known = [prompt.num_tokens, sum(hits.of(prompt.index)) if hits else 0]
+        known = [prompt.num_tokens // pair.cell.block_size, pair.cell.blocks_of(hits, prompt.index) if hits else 0]
         if prompt.cached_tokens is not None and pair.cell.restores:
-            known.append(prompt.cached_tokens)
-        wanted[prompt.index] = min(known) // pair.cell.block_size
+            known.append(prompt.cached_tokens // pair.cell.block_size)
+        wanted[prompt.index] = min(known)
     blocks = {}
     for one, two in matched(reference.prompts, restore.prompts):
         for block, (left, right) in enumerate(zip(one.kv, two.kv, strict=False)):

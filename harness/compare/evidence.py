@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
+from harness.compare.handover import check_handover
 from harness.compare.pair import Pair, finding, words
 from harness.records import (
     RESTORES,
@@ -55,6 +56,7 @@ def check_evidence(pair: Pair) -> Iterator[Finding]:
             yield from _check_clearing(role, record)
             if record.phase in RESTORES:
                 yield from _check_delivery(pair, role, record)
+                yield from check_handover(pair, record)
             yield from _check_edge(pair, role, record)
     if pair.cell.restores:
         yield from _check_blocks(pair)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.compare.pair import Pair, finding, words
-from harness.records import Cell, Finding, FindingKind, Resolved, Role
+from harness.records import Cell, Finding, FindingKind, Observation, Resolved, Role
 
 #: Dimensions of ``Resolved.strides``, outermost first in the identity layout.
 DIMENSIONS = "LBHNC"
@@ -31,11 +31,34 @@ def check_resolved(pair: Pair) -> Iterator[Finding]:
         both.append(observation.resolved)
         yield from _check_asked(role, pair.cell, observation.resolved)
         yield from _check_connector(role, observation.resolved)
+        if pair.cell.hands_over and role is Role.SUBJECT:
+            yield from _check_prefill(pair.cell, observation)
     if len(both) == 2:
         yield from _check_equal(*both)
 
 
-def _check_asked(role: Role, cell: Cell, resolved: Resolved) -> Iterator[Finding]:
+def _check_prefill(cell: Cell, observation: Observation) -> Iterator[Finding]:
+    """The engine that prefills for the subject is held to the same, and to the one that decodes."""
+    who, resolved = "the prefill engine", observation.prefill
+    if resolved is None:
+        yield finding(
+            FindingKind.LAYOUT_NOT_AS_ASKED,
+            f"{who}: its worker never reported what it resolved; {cell.layout} was asked for",
+            place=who, left=cell.layout, right="unknown",
+        )
+        return
+    yield from _check_asked(who, cell, resolved)
+    if observation.resolved is not None:
+        yield from _check_equal(resolved, observation.resolved, (who, "the decode engine"))
+        if resolved.connector != observation.resolved.connector:
+            left, right = str(resolved.connector), str(observation.resolved.connector)
+            yield finding(
+                FindingKind.LEGS_RESOLVED_DIFFERENTLY, f"connector is {left} in {who} and {right} in the decode engine",
+                place="connector", left=left, right=right,
+            )
+
+
+def _check_asked(role: str, cell: Cell, resolved: Resolved) -> Iterator[Finding]:
     def not_as_asked(kind: FindingKind, what: str, asked: object, got: object) -> Finding:
         return finding(
             kind, f"{role}: {what} {asked} was asked for, the worker uses {got}",
@@ -74,13 +97,15 @@ def _check_connector(role: Role, resolved: Resolved) -> Iterator[Finding]:
     )
 
 
-def _check_equal(oracle: Resolved, subject: Resolved) -> Iterator[Finding]:
-    left, right = _settings(oracle), _settings(subject)
+def _check_equal(
+    one: Resolved, other: Resolved, names: tuple[str, str] = ("the oracle", "the subject")
+) -> Iterator[Finding]:
+    left, right = _settings(one), _settings(other)
     for name, value in left.items():
         if value != right[name]:
             yield finding(
                 FindingKind.LEGS_RESOLVED_DIFFERENTLY,
-                f"{name} is {value} in the oracle and {right[name]} in the subject",
+                f"{name} is {value} in {names[0]} and {right[name]} in {names[1]}",
                 place=name, left=str(value), right=str(right[name]),
             )
 

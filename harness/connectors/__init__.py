@@ -12,6 +12,7 @@ from harness.connectors import (
     lmcache,
     mooncake_store,
     multi,
+    nixl,
     noop,
     offloading,
     simple_cpu_offload,
@@ -39,6 +40,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         mooncake_store.ADAPTER,
         lmcache.MP,
         lmcache.IN_PROCESS,
+        nixl.ADAPTER,
         decode_bench.ADAPTER,
         noop.ADAPTER,
     )

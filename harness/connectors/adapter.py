@@ -32,6 +32,10 @@ FOLDER = "{folder}"
 PORT = "{port}"
 
 
+#: Ways of restoring out of a store that outlives the request, and perhaps the engine.
+ONE_STORE = ("same_engine", "new_engine", "partial")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """One option of a connector alias, as a key beside ``connector``.
@@ -57,10 +61,10 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Bytes:
-    """Where a connector's own counts of the bytes that it moved come from, by direction."""
+    """Where a connector's own counts of the bytes that it moved come from, by direction; None where it has none."""
 
     loaded: Metric
-    stored: Metric
+    stored: Metric | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,7 @@ class Adapter:
         env: environment variables of its legs.
         needs: what must be installed beside vLLM.
         server: name of the server that it talks to (``harness.servers``); None for none.
+        paths: values of the axis ``restore`` that it can have.
     """
 
     alias: str
@@ -125,6 +130,7 @@ class Adapter:
     env: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[Need, ...] = ()
     server: str | None = None
+    paths: tuple[str, ...] = ONE_STORE
 
     def missing(self) -> str | None:
         """One sentence on what is not installed; None when everything is."""

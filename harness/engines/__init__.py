@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from harness.errors import LegError
-from harness.records import DecodeSpec, Leg, Resolved, Step
+from harness.records import RESTORES, DecodeSpec, Handover, Leg, Phase, Resolved, Step
 
 #: Name of ``Leg.engine_name`` -> module with ``open_engine``.
 ENGINES = {
     "vllm": "harness.engines.vllm",
+    "prefill_decode": "harness.engines.prefill_decode",
     "faulty": "harness.engines.faulty",
     "transformers": "harness.engines.transformers",
     "fake": "harness.engines.fake",
@@ -28,13 +29,16 @@ ENGINES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One prompt's output: generated steps, promised cached tokens, finish reason, the promise by source if known."""
+    """One prompt's output: generated steps, promised cached tokens, finish reason, the promise by source if known, and
+    what another engine held ready for it, if one did.
+    """
 
     steps: tuple[Step, ...]
     cached_tokens: int | None
     finish_reason: str | None
     local_tokens: int | None = None
     external_tokens: int | None = None
+    handover: Handover | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +100,41 @@ class Engine(Protocol):
         """Stop everything the engine started."""
 
 
-def open_engine(leg: Leg, stage: Callable[[str], None]) -> Engine:
-    """Start the engine that the leg names.
+class Pair(Protocol):
+    """Two live engines of one leg: one computes the prompts, the other gets their KV from it."""
+
+    prefill: Engine
+    decode: Engine
+
+    def resolved(self) -> Resolved:
+        """What the worker of the engine that decodes really uses."""
+
+    def restore(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
+        """Let the one engine hand the prompts over; the other's answers, in the order of ``prompts``."""
+
+    def close(self) -> None:
+        """Stop both."""
+
+
+def engine_of(opened: Engine | Pair, phase: Phase) -> Engine:
+    """The engine that a phase is about."""
+    prefill = getattr(opened, "prefill", None)
+    if prefill is None:
+        return opened  # type: ignore[return-value]
+    return opened.decode if phase in RESTORES else prefill  # type: ignore[union-attr]
+
+
+def answers_of(
+    opened: Engine | Pair, phase: Phase, prompts: Sequence[Sequence[int]], decode: DecodeSpec
+) -> list[Answer]:
+    """The prompts' answers in a phase."""
+    if phase in RESTORES and getattr(opened, "prefill", None) is not None:
+        return opened.restore(prompts, decode)  # type: ignore[union-attr]
+    return engine_of(opened, phase).generate(prompts, decode)
+
+
+def open_engine(leg: Leg, stage: Callable[[str], None]) -> Engine | Pair:
+    """Start the engine that the leg names, or both of its engines.
 
     Raises:
         LegError: no such engine.

@@ -15,7 +15,7 @@ import math
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.connectors import FOLDER, LEG, PORT, PROCESS, Metric, adapter_of_class, filled
@@ -105,9 +105,9 @@ def float_bits(value: float) -> int:
 
 
 class VllmEngine:
-    """One ``vllm.LLM`` and its probe."""
+    """One ``vllm.LLM`` and its probe; ``kv_role`` replaces that of the leg's connector."""
 
-    def __init__(self, llm: Any, sampling: Any, leg: Leg) -> None:
+    def __init__(self, llm: Any, sampling: Any, leg: Leg, kv_role: str | None = None) -> None:
         self._sampling = sampling
         arguments = {**DEFAULTS, **leg.engine}
         if leg.kv_transfer_config is not None:
@@ -118,6 +118,8 @@ class VllmEngine:
                 PORT: os.environ.get(SERVER_PORT, ""),
             }
             arguments["kv_transfer_config"] = filled(leg.kv_transfer_config, words)
+            if kv_role is not None:
+                arguments["kv_transfer_config"]["kv_role"] = kv_role
         self._llm = llm(model=leg.model.path, worker_extension_cls=PROBE, disable_log_stats=False, **arguments)
         adapter = adapter_of_class((leg.kv_transfer_config or {}).get("kv_connector"))
         self._bytes = adapter.bytes_moved if adapter is not None else None
@@ -150,36 +152,55 @@ class VllmEngine:
         return Resolved(**{key: tuple(value) if isinstance(value, list) else value for key, value in answer.items()})
 
     def generate(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
-        parameters = self._sampling(
+        return [answer_of(output, hits) for output, hits in self.outputs(prompts, decode, [None] * len(prompts))]
+
+    def outputs(
+        self, prompts: Sequence[Sequence[int]], decode: DecodeSpec, transfers: Sequence[Mapping[str, Any] | None]
+    ) -> list[tuple[Any, tuple[int | None, int | None]]]:
+        """vLLM's own output of each prompt, and its (local, external) hit tokens.
+
+        ``transfers`` has what each request tells the connector (``kv_transfer_params``), None for nothing.
+        """
+        requests = [
+            ({"prompt_token_ids": list(prompt)}, self._parameters(decode, transfer))
+            for prompt, transfer in zip(prompts, transfers, strict=True)
+        ]
+        batches = [requests] if decode.submit == "together" else [[request] for request in requests]
+        found = [
+            output
+            for batch in batches
+            for output in self._llm.generate([one for one, _ in batch], [one for _, one in batch], use_tqdm=False)
+        ]
+        # vLLM appends a random part to the name of each request.
+        promises = {name.rpartition("-")[0]: hits for name, hits in self._promises.items()}
+        self._promises.clear()
+        return [(output, promises.get(output.request_id, (None, None))) for output in found]
+
+    def _parameters(self, decode: DecodeSpec, transfer: Mapping[str, Any] | None) -> Any:
+        return self._sampling(
             temperature=0.0,
             max_tokens=decode.max_tokens,
             logprobs=decode.logprobs,
             ignore_eos=True,
             detokenize=False,
+            extra_args=None if transfer is None else {"kv_transfer_params": dict(transfer)},
         )
-        requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
-        batches = [requests] if decode.submit == "together" else [[request] for request in requests]
-        outputs = [
-            output for batch in batches for output in self._llm.generate(batch, parameters, use_tqdm=False)
-        ]
-        # vLLM appends a random part to the name of each request.
-        promises = {name.rpartition("-")[0]: hits for name, hits in self._promises.items()}
-        self._promises.clear()
-        return [_answer(output, promises.get(output.request_id, (None, None))) for output in outputs]
 
     def counters(self) -> Counters:
         totals: dict[str, int] = {}
         loaded = stored = None
         if self._bytes is not None:
             # A connector's metric appears with the first transfer.
-            loaded = stored = 0
+            loaded, stored = 0, None if self._bytes.stored is None else 0
         for metric in self._llm.get_metrics():
-            value = getattr(metric, "value", None)
+            # A histogram of sizes counts as their sum.
+            value = getattr(metric, "value", getattr(metric, "sum", None))
             if isinstance(value, int | float):
                 totals[metric.name] = totals.get(metric.name, 0) + int(value)
                 if self._bytes is not None:
                     loaded += int(value) * _is(metric, self._bytes.loaded)
-                    stored += int(value) * _is(metric, self._bytes.stored)
+                    if stored is not None:
+                        stored += int(value) * _is(metric, self._bytes.stored)
         moved = self._call("kvparity_transfer")
         return Counters(
             local_tokens=totals.get("vllm:prefix_cache_hits", 0),
@@ -236,7 +257,7 @@ def _is(metric: Any, asked: Metric) -> bool:
     return metric.name == asked.name and all(metric.labels.get(key) == word for key, word in asked.labels.items())
 
 
-def _answer(output: Any, hits: tuple[int | None, int | None]) -> Answer:
+def answer_of(output: Any, hits: tuple[int | None, int | None]) -> Answer:
     """One prompt's answer; hits are its local and external tokens."""
     completion = output.outputs[0]
     logprobs = completion.logprobs or [None] * len(completion.token_ids)

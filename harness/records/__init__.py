@@ -13,6 +13,7 @@ from harness.records.names import (
     LAYOUTS,
     OUTCOME_ORDER,
     PLATFORMS,
+    PREFILL_DECODE,
     RED,
     RESTORES,
     ROLE_PHASES,
@@ -29,6 +30,7 @@ from harness.records.names import (
 )
 from harness.records.observation import (
     Failure,
+    Handover,
     Observation,
     PhaseRecord,
     PromptResult,
@@ -78,6 +80,7 @@ __all__ = [
     "FindingKind",
     "GREEN",
     "GroundTruth",
+    "Handover",
     "LAYOUTS",
     "Leg",
     "Limits",
@@ -87,6 +90,7 @@ __all__ = [
     "Outcome",
     "Override",
     "PLATFORMS",
+    "PREFILL_DECODE",
     "Phase",
     "PhaseHits",
     "PhaseRecord",

@@ -87,6 +87,9 @@ ROLE_PHASES: Mapping[Role, tuple[Phase, ...]] = {
     Role.SUBJECT: (Phase.POPULATE, Phase.LOCAL_HIT, Phase.RESTORE, Phase.RESTORE_AGAIN),
 }
 
+#: The way of restoring in which two live engines share the subject's leg (axis ``restore``).
+PREFILL_DECODE = "prefill_decode"
+
 #: Phases whose prefix comes from the store.
 RESTORES = (Phase.RESTORE, Phase.RESTORE_AGAIN)
 

@@ -63,6 +63,21 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Handover:
+    """What the engine that prefills did for one prompt of a restore, before the other engine asked it for the KV.
+
+    Attributes:
+        cached_tokens: prompt tokens that it found in its own prefix cache; it computed the others.
+        tokens: prompt tokens whose KV it holds ready.
+        blocks: ids of the blocks in which it holds them, in its own pool; the last one may be partial.
+    """
+
+    cached_tokens: int | None
+    tokens: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PromptResult:
     """One prompt's answer in one phase.
 
@@ -79,6 +94,7 @@ class PromptResult:
         blocks: block ids that held its full prompt blocks, in order; empty when unknown.
         kv: per full prompt block one string: base64 of 8-byte digests, ordered [layer][head slot][K, V], of the
             block's bytes in LOGICAL order; None where not taken (digests off, block reused within the phase).
+        handover: what another engine held ready for it; None where one engine does everything.
     """
 
     index: int
@@ -92,6 +108,7 @@ class PromptResult:
     prefill_steps: int | None = None
     blocks: tuple[int, ...] = ()
     kv: tuple[str | None, ...] = ()
+    handover: Handover | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +169,7 @@ class Observation:
         leg: digest of the leg that this belongs to.
         ending: how it ended.
         resolved: None when the engine never came up.
+        prefill: the same of the engine that prefills for it; None where one engine does everything.
         phases: phases that finished, in order.
         failure: None when ending is OK.
         environment: versions, CPU, thread count and the allow-listed environment variables of the child.
@@ -177,6 +195,7 @@ class Observation:
     log_tail: tuple[str, ...] = ()
     attempts: int = 1
     earlier: tuple[Failure, ...] = ()
+    prefill: Resolved | None = None
 
     def phase(self, phase: Phase) -> PhaseRecord | None:
         return next((record for record in self.phases if record.phase is phase), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from harness.records.names import DEADLINES_S, Certainty, Edge, Phase, Reference, Role
+from harness.records.names import DEADLINES_S, PREFILL_DECODE, Certainty, Edge, Phase, Reference, Role
 from harness.records.scenario import DecodeSpec, Expectation, Limits, PromptSpec
 
 
@@ -53,8 +53,8 @@ class Leg:
         restarts_before: phase before which the leg goes on in a new process with the same store; None for one process.
         server_restarts_before: phase before which the connector's server is stopped and started anew, while the engine
             lives; None for never.
-        engine_name: ``vllm``; ``transformers`` for a ground truth; ``unit`` for a store without an engine; ``fake`` and
-            ``faulty`` for planted endings.
+        engine_name: ``vllm``; ``prefill_decode`` for two engines; ``transformers`` for a ground truth; ``unit`` for a
+            store without an engine; ``fake`` and ``faulty`` for planted endings.
         fake: instructions for the fake engine, empty otherwise.
         deadlines: key of ``DEADLINES_S`` -> seconds.
     """
@@ -104,6 +104,8 @@ class PhaseHits:
         role, phase: whose.
         local, external: hit tokens of each prompt at its first admission.
         certain: what of them is determined.
+        prefill: tokens of each prompt that the engine which prefills for the phase finds in its own cache; empty where
+            there is no such engine.
     """
 
     role: Role
@@ -111,6 +113,7 @@ class PhaseHits:
     local: tuple[int, ...]
     external: tuple[int, ...]
     certain: Certainty = Certainty.SPLIT
+    prefill: tuple[int, ...] = ()
 
     def of(self, index: int) -> tuple[int, int]:
         """(local, external) of one prompt; nothing is expected of one that the set does not have."""
@@ -153,6 +156,11 @@ class Cell:
     ground_truth: GroundTruth | None = None
 
     @property
+    def hands_over(self) -> bool:
+        """Whether the subject's restores get the KV from a second engine that is alive beside the first."""
+        return self.axes.get("restore") == PREFILL_DECODE
+
+    @property
     def further(self) -> tuple[str, ...]:
         """Digests of the legs that it needs beside its own two."""
         return (*self.ground_truth.truths, *self.ground_truth.peers.values()) if self.ground_truth else ()
@@ -174,8 +182,12 @@ class Cell:
         restore = self.hits_of(Role.SUBJECT, Phase.RESTORE if self.restores else Phase.LOCAL_HIT)
         if restore is None:
             return 0
-        pairs = zip(restore.local, restore.external, strict=True)
-        return sum((local + external) // self.block_size for local, external in pairs)
+        return sum(self.blocks_of(restore, index) for index in range(len(restore.local)))
+
+    def blocks_of(self, hits: PhaseHits, index: int) -> int:
+        """Full blocks of one prompt that a phase with these hits has from the store and does not write itself."""
+        # A whole prompt is handed over, and yet its last token is computed again, in its block.
+        return max(sum(hits.of(index)) - self.hands_over, 0) // self.block_size
 
     @property
     def layout(self) -> str:
