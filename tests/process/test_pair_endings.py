@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A leg of two real engines that loses the one that prefills, or has it stopped: in words, in time, nothing left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness import host
+from harness.archive import RunFolder
+from harness.connectors import ADAPTERS
+from harness.models import find_model
+from harness.plan import make_plan
+from harness.records import DEADLINES_S, Ending, Leg, Phase
+from harness.runner import Runner
+from harness.scenario import read_scenario
+from harness.watch import Watch
+
+pytestmark = [
+    pytest.mark.engine, pytest.mark.slow,
+    pytest.mark.skipif(ADAPTERS["nixl"].missing() is not None, reason=f"{ADAPTERS['nixl'].missing()}"),
+]
+
+ROOT = Path(__file__).parents[2]
+
+#: How the process of the engine that prefills is called.
+PREFILL = "harness.engines.apart"
+
+
+@pytest.fixture(scope="module")
+def leg() -> Leg:
+    """A subject that decodes for long enough to be struck in the middle of a restore."""
+    scenario = read_scenario(ROOT / "scenarios" / "connectors_pairs.yaml")
+    plan = make_plan([scenario], platform="cpu", find_model=find_model, identity=host.identity())
+    made = plan.leg(plan.cells[0].subject)
+    return replace(made, decode=replace(made.decode, max_tokens=100))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    made = RunFolder(tmp_path_factory.mktemp("pairs") / "run")
+    made.prepare()
+    return made
+
+
+@pytest.fixture(scope="module")
+def runner(runs: RunFolder) -> Iterator[Runner]:
+    made = Runner(runs)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def when(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """Sends a signal to the engine that prefills once the leg is in a stage and that process is there."""
+
+    def prepare(stage: str, number: int) -> None:
+        real = Watch._enter
+
+        def entered(self: Watch, name: str) -> None:
+            real(self, name)
+            if name == stage:
+                threading.Thread(target=_strike, args=(self._process.pid, number), daemon=True).start()
+
+        monkeypatch.setattr(Watch, "_enter", entered)
+
+    return prepare
+
+
+def _strike(pid: int, number: int) -> None:
+    tick = threading.Event()
+    while psutil.pid_exists(pid):
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(pid).children():
+                if PREFILL in process.cmdline():
+                    os.kill(process.pid, number)
+                    return
+        tick.wait(0.02)
+
+
+@pytest.mark.parametrize(("stage", "phases"), [
+    ("load", []), ("populate", []), ("restore", [Phase.POPULATE, Phase.LOCAL_HIT]),
+])
+def test_a_killed_prefill_engine_is_a_crash_that_names_it(runner, leg, when, stage, phases):
+    when(stage, signal.SIGKILL)
+    observation = runner.ensure(replace(leg, digest=f"{len(stage)}" * 16))
+    assert (observation.ending, observation.failure.stage) == (Ending.CRASHED, stage)
+    assert observation.failure.message == "the prefill engine died of SIGKILL"
+    assert [record.phase for record in observation.phases] == phases
+    assert observation.attempts == 1
+
+
+@pytest.mark.parametrize("stage", ["load", "restore"])
+def test_a_stopped_prefill_engine_is_a_hang_with_the_stacks_of_both(runner, runs, leg, when, stage):
+    when(stage, signal.SIGSTOP)
+    # Long enough for what comes before it is waited for, far too short for a whole leg.
+    asked = replace(leg, digest=f"{len(stage) + 1}" * 16, deadlines={**DEADLINES_S, stage: 20.0})
+    observation = runner.ensure(asked)
+    assert (observation.ending, observation.failure.stage) == (Ending.HUNG, stage)
+    log = runs.log_path(asked.digest).read_text(errors="replace")
+    sections = {section.split("\n", 1)[0]: section for section in log.split("--- stacks of ")[1:]}
+    stopped = [section for name, section in sections.items() if "(stopped)" in name]
+    assert len(stopped) == 1 and "harness/engines/apart.py" in stopped[0]
+    assert [name for name, section in sections.items() if "harness/engines/prefill_decode.py" in section]
