@@ -108,7 +108,7 @@ def test_every_connector_says_how_it_can_restore():
 
 @pytest.mark.parametrize(("changes", "line", "words"), [
     ({"subject": "example"}, 9,
-     "connector `example` cannot restore with `prefill_decode`; valid: same_engine, new_engine."),
+     "connector `example` cannot restore with `prefill_decode`; valid: same_engine, new_engine, partial."),
     ({"axes": "  restore: [new_engine, prefill_decode]"}, 9,
      "connector `nixl` cannot restore with `new_engine`; valid: prefill_decode."),
     ({"axes": ""}, 4,
