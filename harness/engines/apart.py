@@ -4,6 +4,9 @@
 It is a child of the leg's process and belongs to its session, so it is bounded by the leg's deadlines, its stacks are
 in the leg's log, and it ends with the leg. Calls and answers are pickled records over a socket pair. When it dies, the
 leg's process is told by SIGCHLD, even in the middle of a transfer that would wait for it for ever.
+
+A leg's process that came from a warm one (``harness.warm``) has imported vLLM and nothing more: it is forked, as it was
+itself. Any other starts a new interpreter.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import faulthandler
 import importlib
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -51,20 +55,44 @@ class Apart:
         opener: ``module:function`` that opens it there, with the arguments of ``open_engine``.
         leg: what it is opened with.
         environment: variables beside this process's own.
+        fork: whether this process may be forked: it has one thread, and no device and no engine yet.
     """
 
-    def __init__(self, what: str, opener: str, leg: Leg, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, what: str, opener: str, leg: Leg, environment: Mapping[str, str], *, fork: bool = False
+    ) -> None:
         self._what = what
         self._channel, theirs = Pipe()
         # Before it starts: it may end at once.
         self._before = signal.signal(signal.SIGCHLD, self._look)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | _Forked | None = None
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.engines.apart", str(theirs.fileno())], stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),), env={**os.environ, **environment},
-            )
+            if fork:
+                self._process = self._fork(theirs, environment)
+            else:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "harness.engines.apart", str(theirs.fileno())], stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),), env={**os.environ, **environment},
+                )
         self._send((opener, leg))
+
+    def _fork(self, theirs: Connection, environment: Mapping[str, str]) -> _Forked:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            return _Forked(pid)
+        code = 1
+        try:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._channel.close()
+            os.environ.update(environment)
+            code = serve(theirs)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            # What the other process has registered for its own end is none of this one's business.
+            os._exit(code)
 
     @property
     def pid(self) -> int:
@@ -143,21 +171,62 @@ class Apart:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(END_S)
         self._channel.close()
+
+
+class _Forked:
+    """A forked process: what ``subprocess.Popen`` offers, as far as it is used here."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            # SIGCHLD may come in between, and its handler has asked first.
+            with contextlib.suppress(ChildProcessError):
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        """
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+        """
+        with contextlib.suppress(ProcessLookupError):
+            handle = os.pidfd_open(self.pid)
+            try:
+                select.select([handle], [], [], timeout)
+            finally:
+                os.close(handle)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired("engine", timeout)
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 # --- inside the other process ------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Entry point of an interpreter of its own."""
+    faulthandler.enable()
+    stacks.listen()
+    return serve(Connection(int(arguments[0])))
+
+
+def serve(channel: Connection) -> int:
     """Open the engine that the first message names, then answer calls until the other end is closed."""
     # Linux only; elsewhere the footprint of the leg finds the process.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    faulthandler.enable()
-    stacks.listen()
-    channel = Connection(int(arguments[0]))
     opener, leg = channel.recv()
     module, _, function = opener.partition(":")
     try:

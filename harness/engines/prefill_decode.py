@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -138,7 +139,9 @@ def open_engine(leg: Leg, stage: Callable[[str], None]) -> PrefillDecode:
         stage("import")
         held = [stack.enter_context(_held_port()) for _ in range(2)]
         ports = [str(one.getsockname()[1]) for one in held]
-        prefill = Apart("prefill", f"{__name__}:open_prefill", leg, {SIDE_CHANNEL: ports[0]})
+        # A process that has imported vLLM by now was forked for it.
+        warm = "vllm" in sys.modules and len(os.listdir("/proc/self/task")) == 1
+        prefill = Apart("prefill", f"{__name__}:open_prefill", leg, {SIDE_CHANNEL: ports[0]}, fork=warm)
         stack.callback(prefill.close)
         llm, sampling = preload()
         stage("load")

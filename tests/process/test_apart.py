@@ -47,15 +47,16 @@ def open_unspeakable(leg: Leg, stage):
     raise Refusal("no such layout")
 
 
-@pytest.fixture
-def started(make_leg):
+@pytest.fixture(params=[False, True], ids=["interpreter", "fork"])
+def started(make_leg, request):
     """Starts an engine apart; at the end of the test none is left, and SIGCHLD is nobody's."""
     made: list[Apart] = []
     before = signal.getsignal(signal.SIGCHLD)
 
     def start(opener: str = "open_fake", **leg) -> Apart:
         environment = {"PYTHONPATH": os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])}
-        made.append(Apart("prefill", f"tests.process.test_apart:{opener}", make_leg(**leg), environment))
+        opener = f"tests.process.test_apart:{opener}"
+        made.append(Apart("prefill", opener, make_leg(**leg), environment, fork=request.param))
         return made[-1]
 
     yield start

@@ -79,8 +79,10 @@ def _strike(pid: int, number: int) -> None:
     tick = threading.Event()
     while psutil.pid_exists(pid):
         with contextlib.suppress(psutil.Error):
-            for process in psutil.Process(pid).children():
-                if PREFILL in process.cmdline():
+            parent = psutil.Process(pid)
+            for process in parent.children():
+                # A fork is called as its parent is.
+                if PREFILL in process.cmdline() or process.cmdline() == parent.cmdline():
                     os.kill(process.pid, number)
                     return
         tick.wait(0.02)
