@@ -62,6 +62,7 @@ class Apart:
         self, what: str, opener: str, leg: Leg, environment: Mapping[str, str], *, fork: bool = False
     ) -> None:
         self._what = what
+        self._dismissed = False
         self._channel, theirs = Pipe()
         # Before it starts: it may end at once.
         self._before = signal.signal(signal.SIGCHLD, self._look)
@@ -161,12 +162,18 @@ class Apart:
     def zero(self) -> tuple[int, int]:
         return self.call("zero")
 
-    def close(self) -> None:
-        """End it, by force where it does not answer within ``END_S``."""
+    def dismiss(self) -> None:
+        """Tell it to end, and do not wait."""
         signal.signal(signal.SIGCHLD, self._before or signal.SIG_DFL)
+        if not self._dismissed:
+            self._dismissed = True
+            with contextlib.suppress(OSError):
+                self._channel.send(("close", ()))
+
+    def close(self) -> None:
+        """End it, by force where it has not ended within ``END_S``."""
+        self.dismiss()
         assert self._process is not None
-        with contextlib.suppress(OSError):
-            self._channel.send(("close", ()))
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:

@@ -127,10 +127,11 @@ class PrefillDecode:
         return self.prefill.call("hand_over", prompts, decode)
 
     def close(self) -> None:
+        self.prefill.dismiss()
         try:
-            self.prefill.close()
-        finally:
             self.decode.close()
+        finally:
+            self.prefill.close()
 
 
 def open_engine(leg: Leg, stage: Callable[[str], None]) -> PrefillDecode:
