@@ -33,7 +33,9 @@ def paths_of(subject: SubjectSpec) -> tuple[str, ...]:
         adapter = ADAPTERS.get(subject.connector)
     else:
         adapter = adapter_of_class(subject.kv_transfer_config.get("kv_connector"))
-    return RESTORE_PATHS if adapter is None else adapter.paths
+    if adapter is None:
+        return RESTORE_PATHS
+    return tuple(path for path in adapter.paths if adapter.server is not None or path != "restarted_server")
 
 
 def _cell(scenario: Scenario, axes: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:

@@ -33,9 +33,6 @@ COLD = {
     Phase.POPULATE: FindingKind.POPULATE_NOT_COLD,
 }
 
-#: Bytes of one element of a KV tensor, by torch's name of its type; nothing is reckoned for another.
-ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "uint8": 1, "int8": 1}
-
 
 def check_evidence(pair: Pair) -> Iterator[Finding]:
     """Findings about a path that was not taken; values are still compared after them."""
@@ -201,14 +198,13 @@ def _check_delivery(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Fin
 
 def _check_overrun(pair: Pair, place: str, record: PhaseRecord, again: bool) -> Iterator[Finding]:
     """More bytes than the promised tokens have were written outside of them, whether an answer shows it or not."""
-    resolved = pair.subject.resolved if pair.subject is not None else None
-    size = ITEM_BYTES.get(resolved.dtype) if resolved is not None else None
-    if size is None or record.loaded_bytes is None or again:
+    each = pair.token_bytes()
+    # Between two engines whole blocks are read, and the bytes must be exactly theirs (check_handover).
+    if each is None or record.loaded_bytes is None or again or pair.cell.hands_over:
         return
-    _, heads, _, content = resolved.shape
     # A store that was asked for fewer tokens than it should has a finding for that.
     tokens = max(record.external_tokens, pair.cell.expected_external_tokens)
-    most = tokens * resolved.num_layers * heads * content * size
+    most = tokens * each
     if tokens and record.loaded_bytes > most:
         yield finding(
             FindingKind.OVERRUN,

@@ -6,10 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.compare.pair import Pair, finding
-from harness.records import Finding, FindingKind, PhaseHits, PhaseRecord, PromptResult, Resolved, Role
-
-#: Bytes of one element of a KV tensor, by torch's name of its type; others are not counted.
-ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "uint8": 1, "int8": 1}
+from harness.records import Finding, FindingKind, PhaseHits, PhaseRecord, PromptResult, Role
 
 
 def check_handover(pair: Pair, record: PhaseRecord) -> Iterator[Finding]:
@@ -51,23 +48,15 @@ def _check_prompt(pair: Pair, place: str, prompt: PromptResult, hits: PhaseHits)
 
 def _check_bytes(pair: Pair, record: PhaseRecord, hits: PhaseHits) -> Iterator[Finding]:
     """Whole blocks are read: every one that the decode engine did not have itself, and no other."""
-    assert pair.subject is not None
-    each = _block_bytes(pair.subject.resolved, pair.cell.block_size)
-    if record.loaded_bytes is None or each is None:
+    each, got = pair.token_bytes(), record.loaded_bytes
+    if got is None or each is None:
         return
     blocks = sum(-(-external // pair.cell.block_size) for external in hits.external)
-    if record.loaded_bytes != blocks * each:
+    wanted = blocks * pair.cell.block_size * each
+    if got != wanted:
         place = f"subject {record.phase}"
         yield finding(
-            FindingKind.NOTHING_DELIVERED,
-            f"{place}: the connector read {record.loaded_bytes} bytes, {blocks} blocks are {blocks * each}",
-            place=place, left=f"{blocks * each} bytes", right=f"{record.loaded_bytes} bytes", limit="0",
+            FindingKind.OVERRUN if got > wanted else FindingKind.NOTHING_DELIVERED,
+            f"{place}: the connector read {got} bytes, {blocks} blocks have {wanted}",
+            place=place, left=f"{wanted} bytes", right=f"{got} bytes", size=f"{got - wanted:+d} bytes", limit="0",
         )
-
-
-def _block_bytes(resolved: Resolved | None, block_size: int) -> int | None:
-    """Bytes of one block of all layers."""
-    if resolved is None or resolved.dtype not in ELEMENT_BYTES:
-        return None
-    _, slots, _, content = resolved.shape
-    return resolved.num_layers * slots * content * block_size * ELEMENT_BYTES[resolved.dtype]

@@ -71,6 +71,10 @@ def finding(
     )
 
 
+#: Bytes of one element of a KV tensor, by torch's name of its type; nothing is reckoned for another.
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1, "uint8": 1, "int8": 1}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pair:
     """One cell, its two legs and what each of them saw (None: nothing was written)."""
@@ -92,6 +96,15 @@ class Pair:
     @property
     def subject_leg(self) -> Leg:
         return self.legs[self.cell.subject]
+
+    def token_bytes(self) -> int | None:
+        """Bytes of one token's KV in all layers of the subject; None when unknown."""
+        resolved = self.subject.resolved if self.subject is not None else None
+        size = ITEM_BYTES.get(resolved.dtype) if resolved is not None else None
+        if resolved is None or size is None:
+            return None
+        _, slots, _, content = resolved.shape
+        return resolved.num_layers * slots * content * size
 
     def record(self, role: Role, phase: Phase) -> PhaseRecord | None:
         """The record of a phase; None when it is missing or its reset failed, so that it holds no answers."""

@@ -32,8 +32,8 @@ FOLDER = "{folder}"
 PORT = "{port}"
 
 
-#: Ways of restoring out of a store that outlives the request, and perhaps the engine.
-ONE_STORE = ("same_engine", "new_engine", "partial")
+#: Ways of restoring out of a store that outlives the request, and perhaps the engine or a server of its own.
+ONE_STORE = ("same_engine", "new_engine", "partial", "restarted_server")
 
 
 @dataclass(frozen=True, kw_only=True)

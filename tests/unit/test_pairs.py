@@ -194,7 +194,7 @@ HANDED = Handover(cached_tokens=HIT, tokens=LENGTH, blocks=(0, 1, 2))
     (lambda case: again(case, handover=replace(HANDED, cached_tokens=0)), "local_hits",
      "the prefill engine found 0 of its tokens in its own cache, exactly 8 expected"),
     (lambda case: edit(case, SUBJECT, Phase.RESTORE, loaded_bytes=BLOCK_BYTES), "nothing_delivered",
-     f"the connector read {BLOCK_BYTES} bytes, 6 blocks are {6 * BLOCK_BYTES}"),
+     f"the connector read {BLOCK_BYTES} bytes, 6 blocks have {6 * BLOCK_BYTES}"),
     (lambda case: edit(case, SUBJECT, Phase.RESTORE, external_tokens=PROMPTS * HIT), "external_hits",
      "16 external hit tokens, exactly 18 expected"),
 ])
@@ -202,6 +202,11 @@ def test_evidence_that_is_missing_or_one_off_is_vacuous(change, kind, words):
     verdict = verdict_of(change(handed()))
     assert (verdict.outcome, [str(one.kind) for one in verdict.findings]) == (Outcome.VACUOUS, [kind])
     assert words in verdict.findings[0].message
+
+
+def test_a_block_more_than_was_handed_over_is_an_overrun():
+    verdict = verdict_of(edit(handed(), SUBJECT, Phase.RESTORE, loaded_bytes=7 * BLOCK_BYTES))
+    assert (verdict.outcome, [one.kind for one in verdict.findings]) == (Outcome.FAIL, [FindingKind.OVERRUN])
 
 
 @pytest.mark.parametrize(("changes", "kind", "words"), [
