@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.connectors import ADAPTERS
 from harness.controls.table import ENGINE, ORACLE, STORE, Control
 from harness.plan import make_plan
 from harness.records import Cell, DecodeSpec, Leg, Limits, Model, PromptSpec, Role, Scenario, SubjectSpec
@@ -88,8 +87,6 @@ def _pair(
     fault = control.fault if control.where == STORE else None
     axes = {"layout": control.layout, "backend": control.backend, "batch_invariant": control.batch_invariant}
     axes.update({name: value for name, value in other.items() if name in axes})
-    for alias in control.connector or ():
-        axes["restore"] = ADAPTERS[alias].paths[0]
     engine = {**ENGINE_ARGUMENTS, **{name: value for name, value in other.items() if name not in axes}}
     scenario = Scenario(
         name="controls", path="harness/controls/table.py", platforms=("cpu",), model=MODEL,
