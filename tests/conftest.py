@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.overlay import OverlayError, find_overlay
 from harness.records import (
     ROLE_PHASES,
     DecodeSpec,
@@ -60,3 +61,12 @@ def make_leg(model: Model):
         return Leg(**{**fields, **changes})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def upstream_umbp() -> Path:
+    """The folder of vLLM 0.33.0's UMBP connector, as it is published."""
+    try:
+        return find_overlay("wheel:vllm==0.33.0").path
+    except OverlayError as error:
+        pytest.skip(str(error))

@@ -8,7 +8,6 @@ tests/flow and tests/process cover.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,27 +22,8 @@ from harness.cli import main
 from harness.records import Ending, Plan
 from harness.session import Run, load_plan, write_results
 from harness.worker import Stages, run_leg
-
-SMALL = """\
-name: small
-platforms: [cpu]
-model: qwen3-0.6b
-subject: {connector: embedded}
-axes:
-  layout: [LBHNC]
-  backend: [REFERENCE]
-  batch_invariant: [false, true]
-prompts: {count: 2, prefix_tokens: 32, tail_tokens: 8}
-decode: {max_tokens: 4, logprobs: 3}
-engine: {block_size: 16}
-"""
-CELLS = ["LBHNC-REFERENCE-bi0", "LBHNC-REFERENCE-bi1"]
-FIRST, SECOND = (f"small::{cell}" for cell in CELLS)
-
-_WRONG = {"bits": [[1, 2]]}
-VALUES = {CELLS[1]: {"subject": {"phases": {"restore": _WRONG, "restore_again": _WRONG}}}}
-VACUOUS = {CELLS[1]: {"subject": {"phases": {"restore": {"external_tokens": -1}}}}}
-UNSTABLE = {CELLS[0]: {"oracle": {"phases": {"recompute_again": {"bits": [[0, 0]]}}}}}
+from tests.model_folders import make_directory
+from tests.small import SMALL
 
 FACTS = {"platform": "fake engine", "exit": 0, "seconds": 1.0, "ended": "2026-11-30T00:00:00Z"}
 
@@ -54,13 +34,7 @@ class Quick:
     def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.root = root
         self._capsys = capsys
-        model = root / "model"
-        model.mkdir()
-        (model / "config.json").write_text(json.dumps({
-            "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2, "num_key_value_heads": 2,
-            "num_attention_heads": 2, "hidden_size": 16, "head_dim": 8, "vocab_size": 1024,
-        }))
-        (model / "model.safetensors").write_bytes(b"weights")
+        make_directory(root / "model")
 
     def plan(self, text: str = SMALL, fake: Mapping[str, Any] | None = None) -> Plan:
         path = self.root / "small.yaml"

@@ -14,7 +14,7 @@ import pytest
 from harness import ab
 from harness.archive import RunFolder
 from harness.errors import ExitCode
-from harness.overlay import FOLDER, OverlayError, find_overlay
+from harness.overlay import FOLDER
 from harness.plan import select
 from harness.records import FindingKind, Outcome, Phase, Role
 from harness.session import join_run
@@ -45,24 +45,16 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Path:
-    try:
-        return find_overlay(SPEC).path
-    except OverlayError as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="module")
-def planted(upstream, tmp_path_factory) -> Path:
+def planted(upstream_umbp, tmp_path_factory) -> Path:
     """A copy of the upstream folder with one changed file."""
     root = tmp_path_factory.mktemp("planted")
-    for path in (upstream / FOLDER).rglob("*.py"):
+    for path in (upstream_umbp / FOLDER).rglob("*.py"):
         text = path.read_text()
         if path.name == "data.py":
             for old, new in PLANTED.items():
                 assert text.count(old) == 1, old
                 text = text.replace(old, new)
-        copy = root / path.relative_to(upstream)
+        copy = root / path.relative_to(upstream_umbp)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(text)
     return root

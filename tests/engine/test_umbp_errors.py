@@ -86,16 +86,12 @@ def test_a_source_that_cannot_be_had_is_unavailable_and_says_why(run_with, repos
 
 
 @pytest.fixture
-def broken(tmp_path):
+def broken(upstream_umbp, tmp_path):
     """A copy of the upstream folder with one file changed."""
-    try:
-        upstream = find_overlay(SPEC).path
-    except OverlayError as error:
-        pytest.skip(str(error))
 
     def make(name, text):
         root = tmp_path / "broken"
-        shutil.copytree(upstream / FOLDER, root / FOLDER)
+        shutil.copytree(upstream_umbp / FOLDER, root / FOLDER)
         path = root / FOLDER / name
         path.write_text(path.read_text() + text)
         return str(root)

@@ -25,25 +25,11 @@ import psutil
 import pytest
 
 from harness import footprint
+from tests.model_folders import make_directory
+from tests.small import SMALL
 
 #: Seconds for anything that a test waits for; nothing takes so long unless it is broken.
 PATIENCE_S = 120.0
-
-SCENARIO = """\
-name: small
-platforms: [cpu]
-model: qwen3-0.6b
-subject: {connector: embedded}
-axes:
-  layout: [LHBNC]
-  backend: [REFERENCE]
-  batch_invariant: [false, true]
-prompts: {count: 2, prefix_tokens: 32, tail_tokens: 8}
-decode: {max_tokens: 4, logprobs: 3}
-engine: {block_size: 16}
-"""
-
-CELLS = ["LHBNC-REFERENCE-bi0", "LHBNC-REFERENCE-bi1"]
 
 
 class Suite:
@@ -55,14 +41,8 @@ class Suite:
         self.root: Path = pytester.path
         pytester.makeconftest('pytest_plugins = ["harness.pytest_plugin"]')
         (self.root / "scenarios").mkdir()
-        self.scenario(SCENARIO)
-        model = self.root / "model"
-        model.mkdir()
-        (model / "config.json").write_text(json.dumps({
-            "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2, "num_key_value_heads": 2,
-            "num_attention_heads": 2, "hidden_size": 16, "head_dim": 8, "vocab_size": 1024,
-        }))
-        (model / "model.safetensors").write_bytes(b"weights")
+        self.scenario(SMALL)
+        make_directory(self.root / "model")
 
     def scenario(self, text: str, name: str = "small.yaml") -> None:
         (self.root / "scenarios" / name).write_text(text)

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from tests.flow.conftest import CELLS, SCENARIO
+from tests.small import CELLS, SMALL
 
 DAMAGED = {phase: {"tokens": [[1, 2]]} for phase in ("recompute", "recompute_again")}
 FAKE = {CELLS[0]: {"truth": {"phases": DAMAGED}}}
 
 
 def test_a_truth_that_says_otherwise_is_red_in_its_cell_alone_and_the_legs_are_kept(alone):
-    alone.scenario(f"{SCENARIO}ground_truth: {{}}\n")
+    alone.scenario(f"{SMALL}ground_truth: {{}}\n")
     clean = alone.run("--kvparity-run", "one")
     assert clean.ret == 0
     clean.stdout.fnmatch_lines(["*1 scenarios -> 2 cells, 6 legs (2 shared)*", "Ground truth", "limits: max 0.4 nat,*"])

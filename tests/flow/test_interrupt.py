@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import subprocess
 
-from tests.flow.conftest import CELLS
+from tests.small import CELLS
 
 #: The second cell hangs; the first one has finished then, also with two workers.
 HANGS = {CELLS[1]: {"subject": {"stages": {"restore": "hang"}}}}

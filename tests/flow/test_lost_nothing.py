@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.flow.conftest import CELLS, SCENARIO, Suite
+from tests.flow.conftest import Suite
+from tests.small import CELLS, SMALL
 
-WIDE = SCENARIO.replace("layout: [LHBNC]", "layout: [LHBNC, LBHNC]")
+WIDE = SMALL.replace("layout: [LHBNC]", "layout: [LHBNC, LBHNC]")
 NAMES = [f"{layout}-REFERENCE-bi{flag}" for layout in ("LHBNC", "LBHNC") for flag in (0, 1)]
 FLOOD = {CELLS[0]: {"subject": {"stages": {"restore": "flood"}}}}
 

@@ -14,7 +14,7 @@ import pytest
 from harness.archive import RunFolder
 from harness.errors import UsageError
 from harness.records import Plan
-from tests.flow.conftest import CELLS
+from tests.small import CELLS
 
 HANGS = {CELLS[1]: {"subject": {"stages": {"restore": "hang"}}}}
 PAUSES = {CELLS[0]: {"subject": {"stages": {"restore": "pause"}}}}

@@ -12,9 +12,10 @@ import pytest
 from harness import host
 from harness.records import Role
 from harness.session import load_plan
-from tests.flow.conftest import SCENARIO, Suite
+from tests.flow.conftest import Suite
+from tests.small import SMALL
 
-OWN = SCENARIO.replace(
+OWN = SMALL.replace(
     "subject: {connector: embedded}",
     "subject: {kv_transfer_config: {kv_connector: Mine, kv_connector_module_path: mine.connector}}",
 )

@@ -9,12 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.flow.conftest import CELLS, SCENARIO
+from tests.small import CELLS, SMALL, UNSTABLE, VACUOUS, VALUES
 
-DAMAGED = {"bits": [[1, 2]]}
-VALUES = {CELLS[1]: {"subject": {"phases": {"restore": DAMAGED, "restore_again": DAMAGED}}}}
-VACUOUS = {CELLS[1]: {"subject": {"phases": {"restore": {"external_tokens": -1}}}}}
-UNSTABLE = {CELLS[0]: {"oracle": {"phases": {"recompute_again": {"bits": [[0, 0]]}}}}}
 REFUSED = {CELLS[0]: {role: {"stages": {"load": "refuse"}} for role in ("oracle", "subject")}}
 
 
@@ -63,7 +59,7 @@ def test_a_crash_is_red_and_the_other_cells_are_kept(alone):
     assert alone.outcomes() == {CELLS[0]: "crashed", **dict.fromkeys(CELLS[1:], "pass")}
 
 
-EXPECTING = SCENARIO + """\
+EXPECTING = SMALL + """\
 expect:
   - {when: {layout: LHBNC, batch_invariant: false}, outcome: rejected, match: does not satisfy every supported set}
 """
@@ -130,8 +126,8 @@ def test_one_cell_by_its_node_id(alone):
 
 
 def test_every_problem_of_every_file_at_once_and_nothing_started(suite):
-    suite.scenario(SCENARIO.replace("LHBNC", "LHBNX").replace("decode:", "decoder:"))
-    suite.scenario(SCENARIO.replace("[REFERENCE]", "[]").replace("name: small", "name: other"), name="other.yaml")
+    suite.scenario(SMALL.replace("LHBNC", "LHBNX").replace("decode:", "decoder:"))
+    suite.scenario(SMALL.replace("[REFERENCE]", "[]").replace("name: small", "name: other"), name="other.yaml")
     result = suite.run()
     assert result.ret == 4
     text = result.stderr.str() + result.stdout.str()
@@ -169,7 +165,7 @@ def test_resume_reuses_what_ended_and_repeats_what_died(suite):
 def test_a_changed_scenario_makes_new_legs_in_the_same_folder(alone):
     folder = alone.root / "mine"
     assert alone.run("--kvparity-run", str(folder)).ret == 0
-    alone.scenario(SCENARIO.replace("max_tokens: 4", "max_tokens: 5"))
+    alone.scenario(SMALL.replace("max_tokens: 4", "max_tokens: 5"))
     result = alone.run("--kvparity-run", str(folder))
     result.stdout.fnmatch_lines(["*(0 legs reused)*"])
 
@@ -204,7 +200,7 @@ def test_junit_carries_the_verdict_and_the_evidence(suite):
 
 def test_other_platforms_files_say_so_and_make_no_cells(alone):
     alone.scenario(
-        SCENARIO.replace("platforms: [cpu]", "platforms: [rocm]").replace("[REFERENCE]", "[TRITON_ATTN]")
+        SMALL.replace("platforms: [cpu]", "platforms: [rocm]").replace("[REFERENCE]", "[TRITON_ATTN]")
         .replace("name: small", "name: far"), name="far.yaml",
     )
     result = alone.run()

@@ -8,8 +8,7 @@ import subprocess
 import sys
 
 from harness.cli import main
-from tests.flow.conftest import CELLS
-from tests.flow.test_run import VALUES
+from tests.small import CELLS, VALUES
 
 
 def harness(root, *arguments: str) -> subprocess.CompletedProcess[str]:

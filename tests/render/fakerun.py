@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from harness.session import load_plan, open_run, write_results
+from tests.model_folders import make_directory
 
 SCENARIO = """\
 name: small
@@ -48,13 +48,7 @@ def make_fake_run(root: Path) -> Path:
     (root / "scenarios").mkdir()
     scenario = root / "scenarios" / "small.yaml"
     scenario.write_text(SCENARIO)
-    model = root / "model"
-    model.mkdir()
-    (model / "config.json").write_text(json.dumps({
-        "architectures": ["Qwen3ForCausalLM"], "num_hidden_layers": 2, "num_key_value_heads": 2,
-        "num_attention_heads": 2, "hidden_size": 16, "head_dim": 8, "vocab_size": 1024,
-    }))
-    (model / "model.safetensors").write_bytes(b"weights")
+    model = make_directory(root / "model")
     plan, _ = load_plan([scenario], root=root, model=str(model), fake=FAKE)
     run = open_run(plan, results=root / "results", chosen=None)
     try:

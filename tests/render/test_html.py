@@ -16,7 +16,7 @@ from harness.report.html import render_html
 from harness.report.marks import MARKS, NOT_RUN
 from harness.report.picture import PARTLY, WHOLLY, Damage, find_damage, outline
 from tests.render.conftest import find_browser
-from tests.render.test_report import as_cell, cases, damaged, make_run
+from tests.render.handrun import as_cell, cases, damaged, make_run
 from tests.unit.handmade import RESTORED, clean, dead, edit, edit_step, make_step
 
 HOSTILE = "</script><script>hit()</script><img src=//evil.example/x onerror=hit()>\"'`&{{ 7*7 }}\x1b[31m"

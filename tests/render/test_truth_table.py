@@ -16,7 +16,7 @@ from harness.report.text import render_text
 from harness.report.truth import TRUTH, truth_limits
 from harness.stored import answered
 from tests.unit.handmade import clean, verdict_of
-from tests.unit.test_compare_truth import PEER, moved, parted, peer, truth, with_truths
+from tests.unit.handmade_truth import PEER, moved, parted, peer, truth, with_truths
 
 
 @pytest.fixture

@@ -195,6 +195,11 @@ def resolve(case: Case, role: Role, **changes: Any) -> Case:
     return side(case, role, resolved=replace(getattr(case, role.value).resolved, **changes))
 
 
+def resolve_both(case: Case, **changes: Any) -> Case:
+    """The case in which the workers of both legs resolved something else."""
+    return resolve(resolve(case, Role.ORACLE, **changes), Role.SUBJECT, **changes)
+
+
 def edit(case: Case, role: Role, phases: Phase | tuple[Phase, ...], **changes: Any) -> Case:
     """The case with fields of one phase, or of several, changed."""
     wanted = (phases,) if isinstance(phases, Phase) else phases
@@ -234,3 +239,9 @@ def only(case: Case) -> Finding:
     findings = verdict_of(case).findings
     assert len(findings) == 1, findings
     return findings[0]
+
+
+def other_token() -> Case:
+    """Prompt 1's last token is another one in both restores, which the oracle has as its second candidate."""
+    top = ((92, to_bits(-1.0)), (22, make_step(1, 2).bits))
+    return edit_step(clean(), Role.SUBJECT, RESTORED, 1, 2, token=92, bits=to_bits(-1.0), top=top)

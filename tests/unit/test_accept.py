@@ -14,7 +14,7 @@ from harness.errors import UsageError
 from harness.frame.read import read_frame
 from harness.plan import select
 from harness.report.changes import render_short
-from tests.quick import CELLS, FIRST, SECOND, SMALL, UNSTABLE, VACUOUS, VALUES
+from tests.small import CELLS, FIRST, SECOND, SMALL, UNSTABLE, VACUOUS, VALUES
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = Path("results/reference")

@@ -36,10 +36,11 @@ from tests.unit.handmade import (
     make_step,
     only,
     resolve,
+    resolve_both,
     side,
     verdict_of,
 )
-from tests.unit.test_compare_truth import moved, truth, with_truths
+from tests.unit.handmade_truth import moved, truth, with_truths
 
 NAN = 0x7FC00000
 
@@ -81,13 +82,10 @@ TRIGGERS = {
     FindingKind.OUT_OF_MEMORY: lambda: Case(
         clean().cell, clean().legs, clean().oracle, dead(SUBJECT, Ending.OUT_OF_MEMORY)),
     FindingKind.NO_OBSERVATION: lambda: Case(clean().cell, clean().legs, clean().oracle, None),
-    FindingKind.LAYOUT_NOT_AS_ASKED: lambda: resolve(resolve(clean(), ORACLE, layout="LBNHC"), SUBJECT, layout="LBNHC"),
-    FindingKind.STRIDES_NOT_AS_LAYOUT: lambda: resolve(
-        resolve(clean(), ORACLE, layout_by_strides=("LBNHC",)), SUBJECT, layout_by_strides=("LBNHC",)),
-    FindingKind.BACKEND_NOT_AS_ASKED: lambda: resolve(
-        resolve(clean(), ORACLE, backend="CPU_ATTN"), SUBJECT, backend="CPU_ATTN"),
-    FindingKind.BATCH_INVARIANCE_NOT_AS_ASKED: lambda: resolve(
-        resolve(clean(), ORACLE, batch_invariant=False), SUBJECT, batch_invariant=False),
+    FindingKind.LAYOUT_NOT_AS_ASKED: lambda: resolve_both(clean(), layout="LBNHC"),
+    FindingKind.STRIDES_NOT_AS_LAYOUT: lambda: resolve_both(clean(), layout_by_strides=("LBNHC",)),
+    FindingKind.BACKEND_NOT_AS_ASKED: lambda: resolve_both(clean(), backend="CPU_ATTN"),
+    FindingKind.BATCH_INVARIANCE_NOT_AS_ASKED: lambda: resolve_both(clean(), batch_invariant=False),
     FindingKind.LEGS_RESOLVED_DIFFERENTLY: lambda: resolve(clean(), SUBJECT, threads=2),
     FindingKind.STALE_OBSERVATION: lambda: side(clean(), SUBJECT, leg="another-leg"),
     FindingKind.PHASE_MISSING: lambda: side(clean(), SUBJECT, phases=clean().subject.phases[:3]),

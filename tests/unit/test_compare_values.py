@@ -27,17 +27,13 @@ from tests.unit.handmade import (
     kinds,
     make_step,
     only,
+    other_token,
     verdict_of,
 )
 
 
 def test_a_token_difference_names_both_sides_the_rank_and_the_size():
-    third = make_step(1, 2)
-    case = edit_step(
-        clean(), SUBJECT, RESTORED, 1, 2, token=92, bits=to_bits(-1.0),
-        top=((92, to_bits(-1.0)), (22, third.bits)),
-    )
-    verdict = verdict_of(case)
+    verdict = verdict_of(other_token())
     size = "2 tokens equal before; logprobs bitwise equal in 2/3 steps, max abs diff 1.2e+00 nat"
     assert verdict.findings == (
         Finding(

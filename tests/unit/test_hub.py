@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness import hub, models
-from tests.unit.model_folders import make_directory
+from tests.model_folders import make_directory
 
 pytestmark = pytest.mark.usefixtures("no_model_of_the_user")
 

@@ -12,7 +12,7 @@ import pytest
 
 from harness import models, standin
 from harness.errors import UsageError
-from tests.unit.model_folders import LLAMA, make_directory
+from tests.model_folders import LLAMA, make_directory
 
 pytestmark = pytest.mark.usefixtures("no_model_of_the_user")
 
@@ -34,7 +34,7 @@ def test_tiny_stays_tiny_whatever_is_given(cache, tmp_path):
 
 
 def test_another_architecture_is_read_from_its_config(cache, tmp_path):
-    model = models.find_model(str(make_directory(tmp_path / "llama")), cache=cache)
+    model = models.find_model(str(make_directory(tmp_path / "llama", LLAMA)), cache=cache)
     assert (model.num_layers, model.num_kv_heads, model.head_dim, model.vocab_size) == (30, 3, 64, 49152)
     assert model.source == "given"
 

@@ -16,7 +16,8 @@ from harness import nightly
 from harness.cli import main
 from harness.errors import ExitCode
 from harness.nightly import Step, base_of, keep_good, summary, tell, worst
-from tests.quick import SECOND, SMALL, VACUOUS, VALUES, Quick
+from tests.quick import Quick
+from tests.small import SECOND, SMALL, VACUOUS, VALUES
 
 ROOT = Path(__file__).parents[2]
 GITHUB, BUILDKITE = ROOT / ".github" / "workflows" / "nightly.yml", ROOT / ".buildkite" / "pipeline.yml"

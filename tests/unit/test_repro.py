@@ -7,7 +7,7 @@ import json
 import shlex
 
 from harness.session import load_plan, scenario_files
-from tests.quick import CELLS, FIRST
+from tests.small import CELLS, FIRST
 
 
 def test_the_command_names_the_cell_and_the_model_that_was_given(quick):

@@ -17,7 +17,8 @@ from harness.errors import UsageError
 from harness.plan import named, select
 from harness.records import SCHEMA_VERSION, Plan, Role
 from harness.shard import SHARD_FILE, Shard, ShardFile, groups, part, question, read_spec
-from tests.quick import SMALL, Quick
+from tests.quick import Quick
+from tests.small import SMALL
 from tests.unit.handmade import make_cell, make_leg
 
 #: Six cells; both transfers of a layout share an oracle.

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.quick import CELLS, FIRST, SECOND, SMALL, VACUOUS, VALUES, Quick
+from tests.quick import Quick
+from tests.small import CELLS, FIRST, SECOND, SMALL, VACUOUS, VALUES
 
 
 @pytest.fixture

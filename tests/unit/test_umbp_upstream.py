@@ -18,7 +18,6 @@ from harness.kvstore.roundtrip import wrong_bytes
 from harness.kvstore.runs import plan_group
 from harness.kvstore.synthetic import qwen3
 from harness.kvstore.verify import verify
-from harness.overlay import OverlayError, find_overlay
 from harness.plugin import overlay
 from harness.plugin.mori_stand_in import MemoryLocationType, UMBPClient, UMBPConfig
 from harness.plugin.umbp_runtime import Runtime
@@ -31,15 +30,11 @@ OBJECT_BYTES = 28 * 65536
 
 
 @pytest.fixture(scope="module")
-def data():
+def data(upstream_umbp):
     """UMBP's module ``data``."""
-    try:
-        path = find_overlay("wheel:vllm==0.33.0").path
-    except OverlayError as error:
-        pytest.skip(str(error))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(overlay.RUNTIME_VARIABLE, "")
-        overlay.install(str(path))
+        overlay.install(str(upstream_umbp))
         assert overlay.os.environ[overlay.RUNTIME_VARIABLE] == "adapter"
     return importlib.import_module(f"{overlay.PACKAGE}.data")
 

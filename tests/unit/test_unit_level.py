@@ -10,7 +10,6 @@ import pytest
 from harness.compare import judge
 from harness.engines import open_engine
 from harness.leg import run_phases
-from harness.overlay import OverlayError, find_overlay
 from harness.plan import make_plan
 from harness.plugin import overlay
 from harness.prompt_sets import make_pass
@@ -125,27 +124,23 @@ def test_a_transfer_that_touches_a_guard_ends_its_leg(verdict_of, faulty, fault,
 
 
 @pytest.fixture(scope="module")
-def upstream():
+def importable(upstream_umbp):
     """UMBP of vLLM 0.33.0, importable."""
-    try:
-        path = find_overlay("wheel:vllm==0.33.0").path
-    except OverlayError as error:
-        pytest.skip(str(error))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(overlay.RUNTIME_VARIABLE, "")
-        patch.setenv(overlay.VARIABLE, str(path))
+        patch.setenv(overlay.VARIABLE, str(upstream_umbp))
         yield
 
 
 @pytest.mark.parametrize("transfer", PATHS)
 @pytest.mark.parametrize("layout", ["LBHNC", "LBNHC", "BLHNC", "BLNHC"])
-def test_upstream_umbp_is_exact_where_a_page_is_one_run(upstream, verdict_of, layout, transfer):
+def test_upstream_umbp_is_exact_where_a_page_is_one_run(importable, verdict_of, layout, transfer):
     verdict = verdict_of("umbp_unit.yaml", f"{layout}-REFERENCE-bi1-{transfer}")
     assert (verdict.verdict, verdict.findings) == (Outcome.PASS, ())
 
 
 @pytest.mark.parametrize("transfer", PATHS)
-def test_upstream_umbp_restores_wrong_pages_in_bhlnc_and_refuses_lhbnc(upstream, verdict_of, transfer):
+def test_upstream_umbp_restores_wrong_pages_in_bhlnc_and_refuses_lhbnc(importable, verdict_of, transfer):
     verdict = verdict_of("umbp_unit.yaml", f"BHLNC-REFERENCE-bi1-{transfer}")
     assert (verdict.outcome, verdict.findings[0].kind) == (Outcome.FAIL, FindingKind.KV_DIGESTS)
     # The second layer's last head slot is what a page taken for one run still reaches of this model's two layers.
