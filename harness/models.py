@@ -64,10 +64,18 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache").absolute() / "kvparity"
 
 
+def stamp(stat: os.stat_result) -> list[int]:
+    """What a file has under other bytes no longer: size, and both times of change in ns.
+
+    The second time is the kernel's own. Programs that copy, unpack or download set the first one as they like.
+    """
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
 def digest_of(directory: Path, cache: Path) -> str:
-    """Digest of config and weights, 32 hex digits; remembered in ``cache`` by path, size and time of change."""
+    """Digest of config and weights, 32 hex digits; remembered in ``cache`` by path, size and times of every file."""
     files = [directory / "config.json", *sorted(directory.glob("*.safetensors"))]
-    state = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+    state = [[path.name, *stamp(path.stat())] for path in files]
     name = hashlib.blake2b(str(directory.resolve()).encode(), digest_size=8).hexdigest()
     memory = cache / "digests" / f"{name}.json"
     try:

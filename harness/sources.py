@@ -24,7 +24,7 @@ from typing import Any
 
 from harness import wire
 from harness.connectors import nested
-from harness.models import cache_folder
+from harness.models import cache_folder, stamp
 
 #: Files of a package that can change an answer: sources and compiled code.
 SUFFIXES = (".py", ".so")
@@ -150,7 +150,7 @@ def _imports(root: Path) -> Iterator[str]:
 def _tree_digest(root: Path, suffixes: tuple[str, ...], cache: Path | None) -> str:
     files = [(root.name, root.stat())] if root.is_file() else sorted(_files(root, suffixes))
     base = root.parent if root.is_file() else root
-    signature = wire.digest([[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in files])
+    signature = wire.digest([[name, *stamp(stat)] for name, stat in files])
     key = hashlib.blake2b(f"{root}\0{suffixes}".encode(), digest_size=DIGEST_BYTES).hexdigest()
     memory = (cache or cache_folder() / "digests") / f"files-{key}.json"
     try:

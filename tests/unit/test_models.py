@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,17 @@ def test_the_digest_is_remembered_until_a_file_changes(cache, tmp_path, monkeypa
         assert models.digest_of(path, cache) == first
     (path / "model.safetensors").write_bytes(b"other bytes")
     assert models.digest_of(path, cache) != first
+
+
+def test_other_bytes_under_the_old_size_and_time_are_seen(cache, tmp_path):
+    path = make_directory(tmp_path / "a")
+    first, weights = models.digest_of(path, cache), path / "model.safetensors"
+    before = weights.stat()
+    while weights.stat().st_ctime_ns == before.st_ctime_ns:  # the kernel's clock goes in ticks of some milliseconds
+        weights.write_bytes(b"weightz")
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (weights.stat().st_size, weights.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert models.digest_of(path, cache) == standin.digest_of(path) != first
 
 
 def test_a_damaged_memory_of_digests_is_ignored(cache, tmp_path):
