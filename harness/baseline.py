@@ -2,25 +2,26 @@
 """Two runs side by side, cell by cell: newly failing, fixed, still failing, newly without a claim, not comparable.
 
 Works on frames alone (``harness.frame``), so that an accepted run needs no legs. Verdicts are compared, after
-expectations: what a scenario declares is no news.
+expectations: what a scenario declares is no news. A cell that the base has and the run lacks although it was asked for
+(``harness.asked``) is without a claim now, as one that turned vacuous.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
+from harness.asked import EVERYTHING, Asked, of_facts
 from harness.errors import ExitCode, SchemaError, UsageError
 from harness.frame import outcome_word, to_frame
 from harness.frame.read import read_frame
-from harness.records import GREEN, RED, Change, Outcome
-from harness.stored import listed, read_run
+from harness.records import AMBER, GREEN, RED, Change, Outcome
+from harness.stored import listed, read_facts, read_run
 
-#: Where accepted runs live, a folder per platform.
-REFERENCE = Path("results") / "reference"
+NOT_COMPARABLE = Change.NOT_COMPARABLE
 
 #: Column -> what it is called; two rows that differ in one of these do not answer the same question.
 MUST_AGREE: Mapping[str, str] = {
@@ -53,6 +54,11 @@ class Row:
     change: Change
     reason: str = ""
 
+    @property
+    def both(self) -> bool:
+        """Whether both runs have the cell."""
+        return bool(self.base and self.run)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -76,8 +82,8 @@ class Comparison:
 
     @property
     def compared(self) -> int:
-        """Cells about which something was said."""
-        return len(self.rows) - self.count(Change.NOT_COMPARABLE)
+        """Cells of both runs about which something was said."""
+        return sum(row.both and row.change is not NOT_COMPARABLE for row in self.rows)
 
     @property
     def exit_code(self) -> ExitCode:
@@ -87,8 +93,23 @@ class Comparison:
         return ExitCode.AMBER if self.count(Change.NEWLY_AMBER) or not self.compared else ExitCode.OK
 
 
-def load(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """A run folder's frame, and what the folder lacks, one sentence each.
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A stored run as a side of a comparison.
+
+    Attributes:
+        frame: a row per judged cell.
+        gaps: one sentence for each thing that its folder lacks.
+        asked: what it was asked to run.
+    """
+
+    frame: pd.DataFrame
+    gaps: tuple[str, ...]
+    asked: Asked
+
+
+def load(path: Path) -> Loaded:
+    """The run folder ``path``.
 
     The stored frame where it is whole, otherwise one made from the stored observations.
 
@@ -116,10 +137,10 @@ def load(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     if run.facts.get("platform"):
         # A frame of before this column was written.
         frame["platform"] = frame["platform"].fillna(run.facts["platform"])
-    return frame, gaps
+    return Loaded(frame=frame, gaps=tuple(gaps), asked=of_facts(run.facts, run.unanswered))
 
 
-def _frame_alone(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
+def _frame_alone(path: Path) -> Loaded:
     """The frame of a run whose other files are of another schema; frames of every version are read.
 
     Raises:
@@ -129,71 +150,39 @@ def _frame_alone(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
         frame = read_frame(path / "frame.csv")
     except (FileNotFoundError, ValueError) as error:
         raise UsageError(f"{path}: was written with another schema and has no whole frame.csv ({error})") from None
-    return frame, ("written with another schema: its frame alone was read",)
-
-
-def reference_of(root: Path, platform: str) -> Path:
-    """The folder of a platform's accepted run under ``root``."""
-    return root / platform.replace(" ", "-")
-
-
-def _accepted(folder: Path) -> pd.DataFrame | None:
-    """The accepted frame in ``folder``, None where nothing was accepted yet.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    try:
-        return read_frame(folder / "frame.csv")
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UsageError(f"{folder}/frame.csv cannot be read ({error}); restore it from git") from None
-
-
-def lost_cells(folder: Path, run: pd.DataFrame) -> tuple[str, ...]:
-    """Cells of the accepted run in ``folder`` that ``run`` does not have; none where nothing was accepted yet.
-
-    Raises:
-        UsageError: the accepted frame cannot be read.
-    """
-    accepted = _accepted(folder)
-    if accepted is None:
-        return ()
-    there = _by_cell(run)
-    return tuple(name for name in _by_cell(accepted) if name not in there)
+    asked = of_facts(read_facts(path)[0])
+    return Loaded(frame=frame, gaps=("written with another schema: its frame alone was read",), asked=asked)
 
 
 def covered(base: pd.DataFrame, run: pd.DataFrame, *, names: tuple[str, str] = ("base", "run"),
-            notes: Sequence[str] = ()) -> Comparison:
-    """Compare the cells that both frames have; how many others there are is a note."""
-    left, right = (set(_by_cell(frame)) for frame in (base, run))
+            notes: Sequence[str] = (), asked: Asked = EVERYTHING) -> Comparison:
+    """Compare the cells that the run was asked for; how many others either frame has is a note."""
+    left, right = (set(by_cell(frame)) for frame in (base, run))
     both = left & right
     told = [f"{len(both)} of the {len(left)} cells of {names[0]} were run"] if both != left else []
     if right - left:
         told.append(f"{len(right - left)} cells are not in {names[0]}: {listed(sorted(right - left))}")
+    whole = compare(base, run, names=names, notes=(*notes, *told), asked=asked)
+    # Versions of cells that nobody compares are no news.
     halves = (frame[[f"{s}::{c}" in both for s, c in zip(frame["scenario"], frame["cell"], strict=True)]]
               for frame in (base, run))
-    return compare(*halves, names=names, notes=(*notes, *told))
-
-
-def against_reference(run: pd.DataFrame, root: Path, platform: str) -> Comparison | None:
-    """A run held against the accepted one of its platform, None where none was accepted.
-
-    Raises:
-        UsageError: the accepted frame cannot be read.
-    """
-    accepted = _accepted(reference_of(root, platform))
-    if accepted is None:
-        return None
-    return covered(accepted, run, names=(f"the accepted run of {platform}", "this run"))
+    rows = (row for row in whole.rows if row.both or row.change is not NOT_COMPARABLE)
+    return replace(whole, rows=tuple(rows), versions=tuple(_versions(*halves)))
 
 
 def compare(base: pd.DataFrame, run: pd.DataFrame, *, names: tuple[str, str] = ("base", "run"),
-            notes: Sequence[str] = ()) -> Comparison:
-    """Compare two frames cell by cell."""
-    left, right = _by_cell(base), _by_cell(run)
-    rows = [_row(name, left.get(name), right.get(name)) for name in [*right, *(n for n in left if n not in right)]]
+            notes: Sequence[str] = (), asked: Asked = EVERYTHING) -> Comparison:
+    """Compare two frames cell by cell.
+
+    Args:
+        base, run: the frames.
+        names: what the runs are called.
+        notes: what else limits the comparison.
+        asked: what the run was asked to run.
+    """
+    left, right = by_cell(base), by_cell(run)
+    rows = [_row(name, left.get(name), row) for name, row in right.items()]
+    rows += [_gone(name, row, _excuse(row, run, asked)) for name, row in left.items() if name not in right]
     order = list(Change)
     for name, frame in zip(names, (base, run), strict=True):
         unknown = [word for column, word in MUST_AGREE.items() if column != "store" and frame[column].isna().all()]
@@ -205,22 +194,38 @@ def compare(base: pd.DataFrame, run: pd.DataFrame, *, names: tuple[str, str] = (
     )
 
 
-def _by_cell(frame: pd.DataFrame) -> dict[str, dict]:
+def _gone(name: str, base: Mapping, excuse: str) -> Row:
+    """The row of a cell that is not in the run: nothing is known of it any more, unless nobody asked."""
+    word = outcome_word(base["outcome"], base["verdict"])
+    if excuse:
+        return Row(cell=name, base=word, run="", change=NOT_COMPARABLE, reason=f"not in the run, {excuse}")
+    change = Change.STILL_AMBER if Outcome(base["verdict"]) in AMBER else Change.NEWLY_AMBER
+    return Row(cell=name, base=word, run="", change=change, reason="not in the run any more")
+
+
+def _excuse(base: Mapping, run: pd.DataFrame, asked: Asked) -> str:
+    platforms = sorted(run["platform"].dropna().unique())
+    if platforms and not pd.isna(base["platform"]) and base["platform"] not in platforms:
+        return f"which is of {', '.join(platforms)}"
+    return asked.excuse(f"{base['scenario']}::{base['cell']}")
+
+
+def by_cell(frame: pd.DataFrame) -> dict[str, dict]:
+    """``scenario::cell`` -> row."""
     return {f"{row['scenario']}::{row['cell']}": row for row in frame.to_dict("records")}
 
 
-def _row(name: str, base: Mapping | None, run: Mapping | None) -> Row:
+def _row(name: str, base: Mapping | None, run: Mapping) -> Row:
     words = ["" if one is None else outcome_word(one["outcome"], one["verdict"]) for one in (base, run)]
-    if base is None or run is None:
-        side = "base" if base is None else "run"
-        return Row(cell=name, base=words[0], run=words[1], change=Change.NOT_COMPARABLE, reason=f"not in the {side}")
+    if base is None:
+        return Row(cell=name, base="", run=words[1], change=NOT_COMPARABLE, reason="not in the base")
     different = list(_different(base, run))
     if different:
         return Row(
-            cell=name, base=words[0], run=words[1], change=Change.NOT_COMPARABLE, reason="; ".join(different)
+            cell=name, base=words[0], run=words[1], change=NOT_COMPARABLE, reason="; ".join(different)
         )
     change = change_of(Outcome(base["verdict"]), Outcome(run["verdict"]))
-    if change is Change.NOT_COMPARABLE:
+    if change is NOT_COMPARABLE:
         reason = "unavailable in the base"
     elif run["verdict"] in GREEN:
         reason = ""
@@ -247,7 +252,7 @@ def change_of(base: Outcome, run: Outcome) -> Change:
     if run not in GREEN:
         return Change.STILL_AMBER if base is run else Change.NEWLY_AMBER
     if base is Outcome.UNAVAILABLE:
-        return Change.NOT_COMPARABLE
+        return NOT_COMPARABLE
     return Change.SAME if base in GREEN else Change.FIXED
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness import wire
 from harness.archive import RunFolder
+from harness.asked import CELLS, SHARD
 from harness.errors import UsageError, WireError
 from harness.plan import select
 from harness.records import Cell, Leg, Plan, Verdict
@@ -17,7 +18,7 @@ from harness.shard import SHARD_FILE, Shard, ShardFile, part, question
 from harness.stored import StoredRun, listed, read_run
 
 #: Facts of ``env.json`` in which shards may differ; every other one is a version or a setting of the installation.
-OWN = ("exit", "seconds", "ended", "peak_gib", "processor", "gpus", "model")
+OWN = ("exit", "seconds", "ended", "peak_gib", "processor", "gpus", "model", CELLS, SHARD)
 
 #: Files of a leg that are taken over.
 LEG_FILES = (".json", ".log")
@@ -146,6 +147,8 @@ def _facts(runs: Sequence[StoredRun]) -> Mapping[str, Any]:
         known = [one[name] for one in facts if name in one]
         if known:
             merged[name] = _together(name, known)
+    # A part that is not among them has its cells in the plan, without a result.
+    merged.pop(SHARD, None)
     merged["merged"] = [str(run.path) for run in runs]
     return merged
 

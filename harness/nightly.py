@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import wire
+from harness.asked import of_facts
 from harness.errors import ExitCode, UsageError
 from harness.stored import read_facts
 
@@ -67,7 +68,8 @@ def nightly(
     base = base_of(run, good) if steps[0].code in RAN else None
     if base is not None:
         steps.append(_step("compare", "compare", str(base), str(run), "--common", "--markdown", str(changes)))
-    code = worst(deciding(steps))
+    lost = base is not None and steps[-1].code == ExitCode.AMBER and bool(lost_cells(run, base))
+    code = worst(deciding(steps, lost=lost))
     text = summary(steps, code, run, base)
     wire.write_text(folder / "summary.md", text)
     if run.is_dir():
@@ -97,22 +99,31 @@ def _step(name: str, *arguments: str) -> Step:
 
 def base_of(run: Path, good: Path) -> Path | None:
     """What the night is compared with: the last good run, else the accepted one of its platform, else nothing."""
-    from harness import baseline
+    from harness import accepted
 
     if (good / "frame.csv").exists():
         return good
     facts, _ = read_facts(run)
-    accepted = baseline.reference_of(baseline.REFERENCE, str(facts.get("platform", "unknown")))
-    return accepted if (accepted / "frame.csv").exists() else None
+    folder = accepted.reference_of(accepted.REFERENCE, str(facts.get("platform", "unknown")))
+    return folder if (folder / "frame.csv").exists() else None
 
 
-def deciding(steps: Sequence[Step]) -> list[int]:
+def lost_cells(run: Path, base: Path) -> tuple[str, ...]:
+    """Cells that the night was asked for as its base was, and has not."""
+    from harness import accepted
+    from harness.frame.read import read_frame
+
+    return accepted.lost_cells(base, read_frame(run / "frame.csv"), of_facts(read_facts(run)[0]))
+
+
+def deciding(steps: Sequence[Step], *, lost: bool = False) -> list[int]:
     """The exit codes that make the night's.
 
-    Where every cell is green, a comparison can be amber only because no cell was comparable (other prompts, another
-    model). The cells have passed on their own evidence; such a night is the good one that the next is compared with.
+    Where every cell is green and none is ``lost``, a comparison can be amber only because no cell was comparable
+    (other prompts, another model). The cells have passed on their own evidence; such a night is the good one that the
+    next is compared with.
     """
-    green = all(step.code == ExitCode.OK for step in steps if step.name != "compare")
+    green = not lost and all(step.code == ExitCode.OK for step in steps if step.name != "compare")
     return [step.code for step in steps if not (green and step.name == "compare" and step.code == ExitCode.AMBER)]
 
 

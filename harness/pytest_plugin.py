@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from harness import host, wire
 from harness.archive import RunFolder
+from harness.asked import Asked, of_files
 from harness.errors import ExitCode, HarnessError
 from harness.interrupt import Interrupts
 from harness.items import RUN, VERDICT, CellItem, ScenarioFile, property_of
@@ -31,6 +33,10 @@ PROGRESS = pytest.StashKey[Progress]()
 NOTES = pytest.StashKey[list[str]]()
 #: Scenario files of this run, resolved; one may have no cell here, on this platform or in this shard.
 FILES = pytest.StashKey[list[str]]()
+#: Names of the cells that are to run.
+SELECTED = pytest.StashKey[list[str]]()
+#: What this run was asked to run.
+ASKED = pytest.StashKey[Asked]()
 #: Cell name -> the verdict word of its report, in the order in which the cells ended.
 ENDED = pytest.StashKey[dict[str, str]]()
 #: Where run folders are made.
@@ -88,6 +94,10 @@ def _open(config: pytest.Config, files: list[Path]) -> None:
     config.stash[NOTES] = notes
     config.stash[FILES] = [str(path.resolve()) for path in files]
     whole, spec = plan, config.getoption("--kvparity-shard")
+    config.stash[ASKED] = of_files(
+        (cell.scenario for cell in whole.cells), files, root=config.rootpath,
+        platform="cpu" if fake else host.platform(), shard=spec,
+    )
     if spec:
         shard = read_spec(spec)
         plan = part(whole, shard)
@@ -177,6 +187,8 @@ def _start_progress(config: pytest.Config, selected: list[str]) -> None:
             print(f"\n{datetime.datetime.now():%H:%M:%S} {line}", file=stream, flush=True)
 
     run = config.stash[RUN]
+    config.stash[SELECTED] = selected
+    config.stash[ASKED] = config.stash[ASKED].chosen(len(selected), len(run.plan.cells))
     progress = Progress(run.folder, select(run.plan, selected), say)
     config.stash[PROGRESS] = progress
     config.add_cleanup(stream.close)
@@ -230,9 +242,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if progress is not None:
         progress.stop()
     words = config.stash[ENDED]
-    facts = _facts(run, progress)
-    view = run.view(words, facts)
+    facts = run.facts(None if progress is None else progress.peak_bytes)
+    view = run.view(words, facts, config.stash.get(SELECTED, ()))
     config.stash[VIEW] = view
+    facts |= config.stash[ASKED].facts()
     try:
         write_results(run, view, facts | {"exit": int(exitstatus), "seconds": view.seconds, "ended": _now()})
     except OSError as error:
@@ -247,20 +260,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _now() -> str:
     return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _facts(run: Run, progress: Progress | None) -> dict[str, Any]:
-    legs = run.plan.legs
-    facts: dict[str, Any] = {"platform": "fake engine" if _faked(run) else host.platform(), **host.identity()}
-    if progress is not None:
-        facts["peak_gib"] = f"{progress.peak_bytes / 2**30:.2f}"
-    if legs:
-        facts["model"] = ", ".join(sorted({f"{leg.model.alias}: {leg.model.source}" for leg in legs}))
-    return facts
-
-
-def _faked(run: Run) -> bool:
-    return any(leg.engine_name == "fake" for leg in run.plan.legs)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
@@ -281,14 +280,13 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 def _compare_with_accepted(terminalreporter: Any, config: pytest.Config, view: RunView) -> None:
     """What changed since the accepted run of this platform, where there is one; the exit code is the run's own."""
-    from harness import baseline
-    from harness.frame import to_frame
+    from harness import accepted
     from harness.report.changes import render_short
 
-    frame = to_frame(view.plan, view.verdicts, view.observations, platform=view.platform)
-    root = config.stash[RESULTS] / baseline.REFERENCE.name
+    root = config.stash[RESULTS] / accepted.REFERENCE.name
+    asked = replace(config.stash[ASKED], unanswered=tuple(view.cells.keys() - {one.name for one in view.verdicts}))
     try:
-        comparison = baseline.against_reference(frame, root, view.platform)
+        comparison = accepted.against_reference(view.frame, root, view.platform, asked)
     except HarnessError as error:
         terminalreporter.write_line(f"not compared with the accepted run: {error}")
         return

@@ -113,6 +113,17 @@ class Run:
         row = row_of(cell, verdict, self._legs, seen)
         return {name: value for name, value in row.items() if value not in (None, "")}
 
+    def facts(self, peak_bytes: int | None) -> dict[str, Any]:
+        """Platform, versions and model of the run, and the most memory that all of its processes held together."""
+        legs = self.plan.legs
+        faked = any(leg.engine_name == "fake" for leg in legs)
+        facts: dict[str, Any] = {"platform": "fake engine" if faked else host.platform(), **host.identity()}
+        if peak_bytes is not None:
+            facts["peak_gib"] = f"{peak_bytes / 2**30:.2f}"
+        if legs:
+            facts["model"] = ", ".join(sorted({f"{leg.model.alias}: {leg.model.source}" for leg in legs}))
+        return facts
+
     def judge_stored(self, plan: Plan) -> tuple[list[Verdict], dict[str, Observation]]:
         """Verdicts of ``plan``'s cells from what is stored; cells whose subject never ended are left out."""
         observations = self.folder.read_observations(plan)
@@ -123,13 +134,15 @@ class Run:
         ]
         return verdicts, observations
 
-    def view(self, names: Iterable[str], facts: Mapping[str, str]) -> RunView:
-        """What the reports show: the cells of ``names`` that have been run."""
-        chosen = select(self.plan, names)
-        verdicts, observations = self.judge_stored(chosen)
-        judged = {verdict.name for verdict in verdicts}
+    def view(self, names: Iterable[str], facts: Mapping[str, str], asked: Iterable[str] = ()) -> RunView:
+        """What the reports show: the cells of ``names``, which have ended, and those that were ``asked`` for.
+
+        One that has not ended, and one that has and of which nothing could be kept, is shown as not run.
+        """
+        names = tuple(names)
+        verdicts, observations = self.judge_stored(select(self.plan, names))
         return RunView(
-            plan=select(chosen, judged),
+            plan=select(self.plan, {*names, *asked}),
             verdicts=tuple(verdicts),
             observations=observations,
             folder=_shown(self.folder.path, Path.cwd()),

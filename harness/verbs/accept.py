@@ -21,15 +21,15 @@ def add(verbs: argparse._SubParsersAction) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from harness import baseline
+    from harness import accepted
     from harness.report.markdown import render_markdown
 
     stored = open_stored(options.run)
     _refuse(stored)
     # The folder's name alone: where it lay on this machine is nobody's business later.
     view = replace(view_of(stored), folder=stored.path.resolve().name)
-    folder = baseline.reference_of(baseline.REFERENCE, view.platform)
-    lost = baseline.lost_cells(folder, view.frame)
+    folder = accepted.reference_of(accepted.REFERENCE, view.platform)
+    lost = accepted.lost_cells(folder, view.frame)
     if lost:
         raise UsageError(
             f"{options.run}: does not cover {len(lost)} cells of the reference in {folder} ({listed(lost)}); accept a "

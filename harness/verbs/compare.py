@@ -16,7 +16,7 @@ def add(verbs: argparse._SubParsersAction) -> None:
     parser.add_argument("run", nargs="?", default="results/latest", metavar="RUN", help="Run folder (default: latest)")
     parser.add_argument("--markdown", metavar="FILE", help="Also write it as Markdown")
     parser.add_argument("--json", action="store_true", help="One object instead of text")
-    parser.add_argument("--common", action="store_true", help="Only cells that both runs have")
+    parser.add_argument("--common", action="store_true", help="Without cells that one run alone was asked for")
     parser.set_defaults(verb=run)
 
 
@@ -24,11 +24,11 @@ def run(options: argparse.Namespace) -> int:
     from harness import baseline
     from harness.report import changes
 
-    (base, base_gaps), (new, new_gaps) = baseline.load(Path(options.base)), baseline.load(Path(options.run))
-    notes = [f"{name} is not whole: {gap}" for name, gaps in ((options.base, base_gaps), (options.run, new_gaps))
-             for gap in gaps]
+    names = (options.base, options.run)
+    base, new = (baseline.load(Path(name)) for name in names)
+    notes = [f"{name} is not whole: {gap}" for name, side in zip(names, (base, new), strict=True) for gap in side.gaps]
     how = baseline.covered if options.common else baseline.compare
-    comparison = how(base, new, names=(options.base, options.run), notes=notes)
+    comparison = how(base.frame, new.frame, names=names, notes=notes, asked=new.asked)
     if options.markdown:
         wire.write_text(Path(options.markdown), changes.render_markdown(comparison))
     if options.json:

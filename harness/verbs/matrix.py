@@ -7,16 +7,9 @@ import argparse
 from pathlib import Path
 
 from harness import host
+from harness.asked import MATRIX
 from harness.device import slots
 from harness.errors import UsageError
-
-#: What ``matrix`` runs where no scenario is named.
-MATRIX = {
-    # The stores of one host share their oracles. Without UMBP's source its cells are unavailable, and the run is amber.
-    "cpu": ("scenarios/matrix.yaml", "scenarios/umbp.yaml", "scenarios/umbp_unit.yaml"),
-    "rocm": ("scenarios/rocm.yaml",),
-    "cuda": ("scenarios/cuda.yaml",),
-}
 
 
 def add(verbs: argparse._SubParsersAction) -> None:

@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from harness.asked import of_facts
+from harness.stored import read_run
 from tests.small import CELLS, SMALL, UNSTABLE, VACUOUS, VALUES
 
 REFUSED = {CELLS[0]: {role: {"stages": {"load": "refuse"}} for role in ("oracle", "subject")}}
@@ -85,10 +87,27 @@ def test_an_expectation_that_is_not_met_is_red(alone):
     assert alone.outcomes()[CELLS[0]] == "fail"
 
 
-def test_k_selects_cells_and_their_legs_only(alone):
-    assert alone.run("-k", "LHBNC and bi1").ret == 0
-    assert alone.outcomes() == {CELLS[1]: "pass"}
-    assert len(list(alone.folder.glob("legs/*.json"))) == 2
+def asked(folder) -> dict[str, str]:
+    """What the run says that it was asked for."""
+    return of_facts(json.loads((folder / "env.json").read_text())).facts()
+
+
+SMALL_FILE = {"scenarios": "small", "only_files": "scenarios/small.yaml"}
+
+
+def test_k_selects_cells_and_their_legs_only(suite):
+    assert suite.run("-k", "LHBNC and bi1").ret == 0
+    assert suite.outcomes() == {CELLS[1]: "pass"}
+    assert len(list(suite.folder.glob("legs/*.json"))) == 2
+    assert asked(suite.folder) == {**SMALL_FILE, "only_cells": "1 of 2 cells"}
+
+
+def test_a_cell_that_was_to_run_and_did_not_is_named_so(alone):
+    assert alone.run("-x", fake={CELLS[0]: {"subject": {"stages": {"restore": "raise"}}}}).ret == 1
+    assert asked(alone.folder) == SMALL_FILE
+    assert alone.outcomes() == {CELLS[0]: "crashed"}
+    assert "2 cells: 1 crashed, 1 not run" in (alone.folder / "report.md").read_text()
+    assert read_run(alone.folder).unanswered == (f"small::{CELLS[1]}",)
 
 
 def test_a_shard_runs_its_part_and_says_of_what(suite):
@@ -98,6 +117,7 @@ def test_a_shard_runs_its_part_and_says_of_what(suite):
     assert suite.outcomes() == {CELLS[1]: "pass"}
     shard = json.loads((suite.folder / "shard.json").read_text())
     assert (shard["index"], shard["count"], [cell["id"] for cell in shard["whole"]["cells"]]) == (2, 2, CELLS)
+    assert asked(suite.folder) == {**SMALL_FILE, "shard": "2/2"}
 
 
 def test_a_shard_without_cells_selects_nothing(alone):

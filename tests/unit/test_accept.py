@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.baseline import against_reference
+from harness.accepted import against_reference
+from harness.asked import Asked
 from harness.errors import UsageError
 from harness.frame.read import read_frame
 from harness.plan import select
@@ -91,7 +92,9 @@ def test_a_partial_run_says_how_much_of_the_reference_it_covered(quick):
     quick.verb("accept", "green")
     wider = SMALL.replace("[LBHNC]", "[LBHNC, BHLNC]")
     plan = select(quick.plan(wider), [FIRST, f"small::BHLNC-{CELLS[0][6:]}"])
-    told = against_reference(read_frame(quick.of_plan("part", plan) / "frame.csv"), REFERENCE, "fake engine")
+    asked = Asked(scenarios=("small",), cells="2 of 4 cells")
+    frame = read_frame(quick.of_plan("part", plan, **asked.facts()) / "frame.csv")
+    told = against_reference(frame, REFERENCE, "fake engine", asked)
     assert render_short(told).splitlines() == [
         "compared with the accepted run of fake engine: 1 cell: 1 same",
         "1 of the 2 cells of the accepted run of fake engine were run",
@@ -99,6 +102,9 @@ def test_a_partial_run_says_how_much_of_the_reference_it_covered(quick):
     ]
     code, text = quick.verb("compare", "green", "part", "--common")
     assert code == 0 and "note: 1 of the 2 cells of green were run" in text
+    code, text = quick.verb("compare", "green", "part")
+    assert code == 0
+    assert f"  {SECOND}: pass -> none\n    not in the run, which was asked for 2 of 4 cells\n" in text
 
 
 def test_without_an_accepted_run_nothing_is_said_and_a_damaged_one_is(quick):

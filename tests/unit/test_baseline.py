@@ -9,7 +9,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from harness.baseline import change_of, compare
+from harness.asked import Asked
+from harness.baseline import change_of, compare, covered
 from harness.compare import judge
 from harness.errors import ExitCode
 from harness.frame import COLUMNS, to_frame
@@ -76,9 +77,48 @@ def test_what_was_red_before_is_no_news():
     assert comparison.exit_code is ExitCode.OK
 
 
-def test_a_cell_on_one_side_alone_says_which():
-    assert changes(frame_of(), frame_of(two=None))["two"] == (Change.NOT_COMPARABLE, "not in the run")
+def test_a_cell_that_is_new_has_nothing_to_be_compared_with():
     assert changes(frame_of(two=None), frame_of())["two"] == (Change.NOT_COMPARABLE, "not in the base")
+    assert compare(frame_of(two=None), frame_of()).exit_code is ExitCode.OK
+
+
+@pytest.mark.parametrize(("before", "change", "code"), [
+    ("pass", Change.NEWLY_AMBER, 10), ("expected", Change.NEWLY_AMBER, 10), ("fail", Change.NEWLY_AMBER, 10),
+    ("vacuous", Change.STILL_AMBER, 0), ("unavailable", Change.STILL_AMBER, 0),
+])
+def test_of_a_cell_that_is_gone_nothing_is_known_any_more(before, change, code):
+    base, run = frame_of(two=before), frame_of(two=None)
+    assert changes(base, run)["two"] == (change, "not in the run any more")
+    for how in (compare, covered):
+        assert how(base, run).exit_code == code
+
+
+@pytest.mark.parametrize(("asked", "excuse"), [
+    (Asked(scenarios=("matrix",), cells="2 of 3 cells"), "which was asked for 2 of 3 cells"),
+    (Asked(scenarios=("matrix",), shard="1/2"), "which is shard 1/2"),
+    (Asked(scenarios=("other",), files="scenarios/other.yaml"), "which was asked for scenarios/other.yaml"),
+])
+def test_a_cell_that_nobody_asked_for_is_not_gone(asked, excuse):
+    comparison = compare(frame_of(), frame_of(two=None), asked=asked)
+    assert comparison.rows[0].reason == f"not in the run, {excuse}"
+    assert (comparison.rows[0].change, comparison.exit_code) == (Change.NOT_COMPARABLE, ExitCode.OK)
+    short = covered(frame_of(), frame_of(two=None), asked=asked)
+    assert [row.change for row in short.rows] == [Change.SAME, Change.SAME]
+    assert short.notes == ("2 of the 3 cells of base were run",)
+
+
+@pytest.mark.parametrize("asked", [
+    Asked(scenarios=("matrix",), files="scenarios/matrix.yaml"),
+    Asked(scenarios=("matrix",), cells="3 of 9 cells", unanswered=("matrix::two",)),
+])
+def test_a_cell_that_was_asked_for_by_file_or_name_is(asked):
+    comparison = compare(frame_of(), frame_of(two=None), asked=asked)
+    assert comparison.count(Change.NEWLY_AMBER) == 1 and comparison.exit_code is ExitCode.AMBER
+
+
+def test_cells_of_another_platform_are_not_gone():
+    run = frame_of(platform="rocm", two=None)
+    assert changes(frame_of(), run)["two"] == (Change.NOT_COMPARABLE, "not in the run, which is of rocm")
 
 
 @pytest.mark.parametrize(
@@ -129,8 +169,9 @@ def test_the_texts_name_cell_both_words_and_reason():
     comparison = compare(frame_of(), run, names=("monday", "tuesday"))
     assert render_text(comparison) == (
         "base: monday\nrun: tuesday\n\nnewly failing:\n  matrix::two: pass -> fail\n"
-        "    tokens: subject restore: 10 instead of | 11\n\nnot comparable:\n  matrix::three: pass -> none\n"
-        "    not in the run\n\n3 cells: 1 newly failing, 1 not comparable, 1 same\n"
+        "    tokens: subject restore: 10 instead of | 11\n\nnewly without a claim:\n"
+        "  matrix::three: pass -> none\n    not in the run any more\n\n"
+        "3 cells: 1 newly failing, 1 newly without a claim, 1 same\n"
     )
     markdown = render_markdown(comparison)
     assert "| matrix::two | pass | fail | tokens: subject restore: 10 instead of \\| 11 |" in markdown

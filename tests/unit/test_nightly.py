@@ -87,6 +87,17 @@ def test_a_green_night_with_other_prompts_is_the_next_good_one(night):
     assert Path("good/frame.csv").read_text() != before
 
 
+def test_a_green_night_that_lost_a_cell_is_amber_until_somebody_says_so(night):
+    night()
+    before = Path("good/frame.csv").read_text()
+    for place in ("first", "second"):
+        Path("nights").rename(place)
+        assert night(text=SMALL.replace("[false, true]", "[false]")) is ExitCode.AMBER
+        text = Path("nights/summary.md").read_text()
+        assert f"| {SECOND} | pass | none | not in the run any more |" in text
+        assert Path("good/frame.csv").read_text() == before
+
+
 def test_a_fault_that_is_missed_makes_the_night_red(night):
     assert night(caught=1) is ExitCode.FAILED
     assert not Path("good").exists()

@@ -69,8 +69,8 @@ def test_a_killed_run_is_reported_with_what_it_has(stored, quick):
     assert text.endswith("1 cells judged again, 1 verdicts changed\n")
 
     code, text = quick.verb("compare", "whole", "killed")
-    assert code == 0
-    assert f"  {SECOND}: pass -> none\n    not in the run\n" in text
+    assert code == 10
+    assert f"newly without a claim:\n  {SECOND}: pass -> none\n    not in the run any more\n" in text
     assert "note: killed is not whole: env.json is missing" in text
 
     code, text = quick.verb("history", ".")
