@@ -28,6 +28,8 @@ COLUMNS: Mapping[str, str] = {
     "reference": "string",
     # False where the connector gives nothing back by design: a pass then says what merely having it changes.
     "restores": "boolean",
+    # What a pass speaks of: ``unit`` is a store's planner and worker, with no engine around it.
+    "level": "string",
     "outcome": "string",
     "verdict": "string",
     "expected_outcome": "string",
@@ -115,6 +117,7 @@ def row_of(
         **{name: str(cell.axes[name]) if name in cell.axes else None for name in FURTHER_AXES},
         "reference": cell.reference.value,
         "restores": cell.restores,
+        "level": subject_leg.level,
         "outcome": verdict.outcome.value,
         "verdict": verdict.verdict.value,
         "expected_outcome": verdict.expected_outcome.value,

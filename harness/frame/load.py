@@ -46,6 +46,7 @@ class LoadedRun:
             have them.
         reference: what the restore is compared with, ``recompute`` or ``local_hit``.
         restores: False where the connector gives nothing back by design.
+        level: ``engine``, or ``unit`` for a store's planner and worker without one.
         outcome, verdict, expected_outcome: what became of the cell; ``expected`` or ``fail`` by the scenario's
             expectation; what the scenario expects.
         findings: kinds in judging order, each once, with ``;`` between them (docs/findings.md).

@@ -79,6 +79,11 @@ class Leg:
     fake: Mapping[str, Any] = field(default_factory=dict)
     deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES_S)
 
+    @property
+    def level(self) -> str:
+        """``engine``, or ``unit`` for a store alone, as a scenario says it."""
+        return "unit" if self.engine_name == "unit" else "engine"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:

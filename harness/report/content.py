@@ -16,6 +16,9 @@ from harness.report import RunView
 from harness.report.story import TOLD, Story, tell
 from harness.report.truth import truth_limits, truth_rows
 
+#: Said wherever a cell of ``level: unit`` stands: its pass is the store's alone.
+NO_ENGINE = ", without an engine"
+
 #: Headings of the evidence table.
 EVIDENCE = ("cell", "against", "external tokens", "tokens", "logprobs bitwise", "KV blocks", "loaded MiB", "seconds")
 
@@ -120,7 +123,8 @@ def _tables(frame: pd.DataFrame):
                     table.columns = [" ".join(filter(None, names)) for names in table.columns]
                 against = " or ".join(sorted(part["reference"].unique()))
                 whose = f" ({scenario})" if several else ""
-                yield f"batch invariance {'on' if flag else 'off'}, against {against}{whose}", table
+                alone = NO_ENGINE if set(part["level"]) == {"unit"} else ""
+                yield f"batch invariance {'on' if flag else 'off'}, against {against}{alone}{whose}", table
 
 
 def _headings(part: pd.DataFrame) -> list[str]:
@@ -139,7 +143,8 @@ def _evidence(row: Mapping[str, Any], alone: bool) -> tuple[str, ...]:
     loaded = "" if pd.isna(row["loaded_bytes"]) else f"{row['loaded_bytes'] / 2**20:.1f}"
     return (
         row["cell"] if alone else f"{row['scenario']}::{row['cell']}",
-        row["reference"] if row["restores"] else f"{row['reference']}, nothing restored",
+        row["reference"] + ("" if row["restores"] else ", nothing restored")
+        + (NO_ENGINE if row["level"] == "unit" else ""),
         f"{row['external_tokens']}/{row['expected_external_tokens']}",
         f"{row['tokens_equal']}/{row['tokens_compared']}",
         f"{row['logprobs_equal']}/{row['logprobs_compared']}",

@@ -125,6 +125,8 @@ def dossier_of(run: RunView, cell: Cell, verdict: Verdict | None, word: str, anc
 
 def _passed(verdict: Verdict, pair: Pair) -> str:
     compared = verdict.compared
+    if pair.subject_leg.level == "unit":
+        return f"{compared.blocks} KV blocks bitwise equal, without an engine"
     if not pair.subject_leg.digests:
         return f"{compared.tokens} tokens and {compared.logprobs} logprobs bitwise equal; KV digests off"
     return f"{compared.tokens} tokens, {compared.logprobs} logprobs and {compared.blocks} KV blocks bitwise equal"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from harness.frame.pivots import layouts_first
 from harness.report import RunView
+from harness.report.content import NO_ENGINE
 from harness.report.marks import MARKS, NOT_RUN, Mark
 
 
@@ -32,12 +33,14 @@ class Heat:
 
     Attributes:
         scenario: its name.
+        note: what a pass in it does not say; empty as a rule.
         groups: (``batch invariance on`` or ``off``, number of backends under it).
         backends: headings, under their group.
         rows: (layout, per heading the tiles of that place; none where the scenario has no such cell).
     """
 
     scenario: str
+    note: str
     groups: tuple[tuple[str, int], ...]
     backends: tuple[str, ...]
     rows: tuple[tuple[str, tuple[tuple[Tile, ...], ...]], ...]
@@ -52,17 +55,19 @@ def heat_maps(run: RunView, anchors: dict[str, str]) -> Iterator[Heat]:
         tile = Tile(anchor=anchors[cell.name], mark=MARKS[word], label=f"{cell.id}: {word}")
         places = scenarios.setdefault(cell.scenario, {})
         places.setdefault((cell.layout, cell.batch_invariant, cell.backend), []).append(tile)
+    units = {cell.scenario for cell in run.plan.cells if run.legs[cell.subject].level == "unit"}
     for scenario, places in scenarios.items():
-        yield _heat(scenario, places)
+        yield _heat(scenario, NO_ENGINE if scenario in units else "", places)
 
 
-def _heat(scenario: str, places: dict[tuple[str, bool, str], list[Tile]]) -> Heat:
+def _heat(scenario: str, note: str, places: dict[tuple[str, bool, str], list[Tile]]) -> Heat:
     backends = dict.fromkeys(backend for _, _, backend in places)
     pairs = {(flag, backend) for _, flag, backend in places}
     columns = [(flag, backend) for flag in (False, True) for backend in backends if (flag, backend) in pairs]
     flags = [flag for flag, _ in columns]
     return Heat(
         scenario=scenario,
+        note=note,
         groups=tuple(
             (f"batch invariance {'on' if flag else 'off'}", flags.count(flag))
             for flag in (False, True) if flag in flags

@@ -185,10 +185,11 @@ def evidence_of(pair: Pair, verdict: Verdict) -> str:
         parts.append(f"A/A control {'differs: ' + ', '.join(differs) if differs else _control(pair)}")
     compared = verdict.compared
     blocks = f"{compared.blocks_equal}/{compared.blocks} KV blocks" if pair.subject_leg.digests else "KV digests off"
-    parts.append(
-        f"compared: {compared.tokens_equal}/{compared.tokens} tokens,"
-        f" {compared.logprobs_equal}/{compared.logprobs} logprobs, {blocks}"
+    answers = (
+        f"{compared.tokens_equal}/{compared.tokens} tokens, {compared.logprobs_equal}/{compared.logprobs} logprobs, "
     )
+    unit = pair.subject_leg.level == "unit"
+    parts.append(f"compared: {blocks}, without an engine" if unit else f"compared: {answers}{blocks}")
     return "; ".join(parts)
 
 

@@ -32,7 +32,10 @@ def as_cell(case: Case, name: str, **axes) -> Case:
     )
     flag = axes.get("batch_invariant", True)
     made = {
-        legs[role]: make_leg(role, digest=legs[role], batch_invariant=flag, layout=cell.layout, backend=cell.backend)
+        legs[role]: make_leg(
+            role, digest=legs[role], batch_invariant=flag, layout=cell.layout, backend=cell.backend,
+            engine_name=case.legs[f"{role}-leg"].engine_name, decode=case.legs[f"{role}-leg"].decode,
+        )
         for role in Role
     }
     seen = {

@@ -15,15 +15,20 @@ from harness.report import RunView
 from harness.report.content import EVIDENCE, collect, counts, header
 from harness.report.dossier import dossier_of
 from harness.report.hints import HINTS, SENTENCES
+from harness.report.html import render_html
 from harness.report.markdown import render_markdown
 from harness.report.text import render_text
 from tests.render.handrun import REJECTED, as_cell, cases, damaged, make_run
 from tests.unit.handmade import (
     RESTORED,
+    Case,
     clean,
     dead,
+    digest_block,
     edit,
+    edit_prompt,
     make_step,
+    unit,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -120,6 +125,34 @@ def test_a_pass_without_digests_says_so(digests, blocks, sentence):
     (row,) = collect(made).evidence
     assert row[EVIDENCE.index("KV blocks")] == blocks
     assert dossier_of(made, made.plan.cells[0], made.verdicts[0], "pass", "c0").sentence == sentence
+
+
+def with_a_unit_scenario(case: Case):
+    """The clean pair in a scenario of its own beside a pair that no engine answered."""
+    matrix, alone = as_cell(clean(), "whole"), as_cell(case, "alone")
+    return make_run([matrix, replace(alone, cell=replace(alone.cell, scenario="store"))])
+
+
+def test_a_pass_without_an_engine_says_so_wherever_it_stands():
+    run = with_a_unit_scenario(unit())
+    content, text, page = collect(run), render_markdown(run), render_html(run)
+    assert [title for title, _ in content.tables] == [
+        "batch invariance on, against recompute (matrix)",
+        "batch invariance on, against recompute, without an engine (store)",
+    ]
+    assert [row[:3] for row in content.evidence] == [
+        ("matrix::whole", "recompute", "16/16"), ("store::alone", "recompute, without an engine", "16/16"),
+    ]
+    assert "## Batch invariance on, against recompute, without an engine (store)" in text
+    assert "<caption>matrix</caption>" in page and "<caption>store, without an engine</caption>" in page
+    assert "4 KV blocks bitwise equal, without an engine" in page
+    assert run.frame["level"].tolist() == ["engine", "unit"]
+
+
+def test_a_failure_without_an_engine_says_so():
+    case = edit_prompt(unit(), Role.SUBJECT, RESTORED, 0, kv=(digest_block(0, 0, ((0, 0, 0),)), digest_block(0, 1)))
+    (story,) = collect(with_a_unit_scenario(case)).stories
+    assert story.evidence.endswith("A/A control equal; compared: 3/4 KV blocks, without an engine")
 
 
 def test_cells_without_a_verdict_are_counted(run):

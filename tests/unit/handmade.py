@@ -245,3 +245,17 @@ def other_token() -> Case:
     """Prompt 1's last token is another one in both restores, which the oracle has as its second candidate."""
     top = ((92, to_bits(-1.0)), (22, make_step(1, 2).bits))
     return edit_step(clean(), Role.SUBJECT, RESTORED, 1, 2, token=92, bits=to_bits(-1.0), top=top)
+
+
+def unit() -> Case:
+    """The clean pair without tokens; every phase has its blocks' digests."""
+    case = clean()
+    legs = {name: replace(leg, engine_name="unit", decode=DecodeSpec(max_tokens=0, logprobs=0))
+            for name, leg in case.legs.items()}
+    case = replace(case, legs=legs)
+    for role in Role:
+        for phase in ROLE_PHASES[role]:
+            for index in range(PROMPTS):
+                kv = tuple(digest_block(index, block) for block in range(LENGTH // BLOCK))
+                case = edit_prompt(case, role, phase, index, steps=(), finish_reason=None, kv=kv)
+    return case

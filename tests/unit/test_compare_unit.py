@@ -7,24 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.records import ROLE_PHASES, DecodeSpec, FindingKind, Outcome, Phase, Role
-from tests.unit.handmade import Case, clean, digest_block, edit_prompt, verdict_of
+from harness.records import ROLE_PHASES, FindingKind, Outcome, Phase, Role
+from tests.unit.handmade import Case, clean, digest_block, edit_prompt, unit, verdict_of
 
 BLOCKS = 2
-
-
-def unit() -> Case:
-    """The clean pair without tokens; every phase has its blocks' digests."""
-    case = clean()
-    legs = {name: replace(leg, engine_name="unit", decode=DecodeSpec(max_tokens=0, logprobs=0))
-            for name, leg in case.legs.items()}
-    case = replace(case, legs=legs)
-    for role in Role:
-        for phase in ROLE_PHASES[role]:
-            for index in range(2):
-                kv = tuple(digest_block(index, block) for block in range(BLOCKS))
-                case = edit_prompt(case, role, phase, index, steps=(), finish_reason=None, kv=kv)
-    return case
 
 
 def found(case: Case):

@@ -51,9 +51,10 @@ def test_a_row_has_every_column_by_value():
     row = {name: value for name, value in row.items() if not pd.isna(value)}
     assert row == {
         "scenario": "matrix", "cell": "LBHNC-REFERENCE-bi1", "layout": "LBHNC", "backend": "REFERENCE",
-        "batch_invariant": True, "restores": True, "reference": "recompute", "outcome": "pass", "verdict": "pass",
-        "expected_outcome": "pass", "findings": "", "message": "", "external_tokens": 16,
-        "expected_external_tokens": 16, "local_tokens": 0, "prompts_compared": 2, "tokens_compared": 6,
+        "batch_invariant": True, "restores": True, "level": "engine", "reference": "recompute",
+        "outcome": "pass", "verdict": "pass", "expected_outcome": "pass",
+        "findings": "", "message": "", "external_tokens": 16, "expected_external_tokens": 16, "local_tokens": 0,
+        "prompts_compared": 2, "tokens_compared": 6,
         "tokens_equal": 6, "logprobs_compared": 18, "logprobs_equal": 18, "max_logprob_difference": 0.0,
         "blocks_compared": 4, "blocks_equal": 4, "expected_blocks": 4, "resolved_layout": "LBHNC",
         "resolved_backend": "REFERENCE", "resolved_batch_invariant": True, "resolved_dtype": "bfloat16",
