@@ -22,7 +22,7 @@ def measured(alone, monkeypatch):
     """The report of two cells, one of which is refused, and the folder of both runs."""
     monkeypatch.chdir(alone.root)
     plants = alone.root / "fake.json"
-    plants.write_text(json.dumps({"LHBNC-REFERENCE-bi1": {"subject": {"stages": {"load": "refuse"}}}}))
+    plants.write_text(json.dumps({"LBHNC-REFERENCE-bi1": {"subject": {"stages": {"load": "refuse"}}}}))
     folder = alone.root / "bench"
     report = matrix.measure(
         ["scenarios/small.yaml"], expression=None, model=str(alone.root / "model"), workers=1, sample=0, folder=folder,
@@ -35,7 +35,7 @@ def test_both_ways_are_run_on_the_same_cells(measured):
     report, folder = measured
     assert list(report) == KEYS
     assert (report["cells"], report["legs"], report["workers"]) == (2, 3, 1)
-    assert report["sample"] == ["small::LHBNC-REFERENCE-bi0", "small::LHBNC-REFERENCE-bi1"]
+    assert report["sample"] == ["small::LBHNC-REFERENCE-bi0", "small::LBHNC-REFERENCE-bi1"]
     # Four groups of phases of the cell that passes, and the one subject that is refused.
     assert report["naive_interpreters"] == 5
     assert report["speedup_vs_naive"] == pytest.approx(report["naive_seconds"] / report["sample_seconds"])

@@ -12,8 +12,8 @@ import pytest
 from tests.flow.conftest import Suite
 from tests.small import CELLS, SMALL
 
-WIDE = SMALL.replace("layout: [LHBNC]", "layout: [LHBNC, LBHNC]")
-NAMES = [f"{layout}-REFERENCE-bi{flag}" for layout in ("LHBNC", "LBHNC") for flag in (0, 1)]
+WIDE = SMALL.replace("layout: [LBHNC]", "layout: [LBHNC, LHBNC]")
+NAMES = [f"{layout}-REFERENCE-bi{flag}" for layout in ("LBHNC", "LHBNC") for flag in (0, 1)]
 FLOOD = {CELLS[0]: {"subject": {"stages": {"restore": "flood"}}}}
 
 

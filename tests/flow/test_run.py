@@ -63,7 +63,7 @@ def test_a_crash_is_red_and_the_other_cells_are_kept(alone):
 
 EXPECTING = SMALL + """\
 expect:
-  - {when: {layout: LHBNC, batch_invariant: false}, outcome: rejected, match: does not satisfy every supported set}
+  - {when: {layout: LBHNC, batch_invariant: false}, outcome: rejected, match: does not satisfy every supported set}
 """
 
 
@@ -96,7 +96,7 @@ SMALL_FILE = {"scenarios": "small", "only_files": "scenarios/small.yaml"}
 
 
 def test_k_selects_cells_and_their_legs_only(suite):
-    assert suite.run("-k", "LHBNC and bi1").ret == 0
+    assert suite.run("-k", "LBHNC and bi1").ret == 0
     assert suite.outcomes() == {CELLS[1]: "pass"}
     assert len(list(suite.folder.glob("legs/*.json"))) == 2
     assert asked(suite.folder) == {**SMALL_FILE, "only_cells": "1 of 2 cells"}
@@ -146,12 +146,12 @@ def test_one_cell_by_its_node_id(alone):
 
 
 def test_every_problem_of_every_file_at_once_and_nothing_started(suite):
-    suite.scenario(SMALL.replace("LHBNC", "LHBNX").replace("decode:", "decoder:"))
+    suite.scenario(SMALL.replace("LBHNC", "LBHNX").replace("decode:", "decoder:"))
     suite.scenario(SMALL.replace("[REFERENCE]", "[]").replace("name: small", "name: other"), name="other.yaml")
     result = suite.run()
     assert result.ret == 4
     text = result.stderr.str() + result.stdout.str()
-    for words in ("small.yaml:6", "LHBNX", "small.yaml:10", "decoder", "other.yaml:7"):
+    for words in ("small.yaml:6", "LBHNX", "small.yaml:10", "decoder", "other.yaml:7"):
         assert words in text
     assert not (suite.root / "results").exists()
 
@@ -215,7 +215,7 @@ def test_junit_carries_the_verdict_and_the_evidence(suite):
             for name in set(row) - {"platform"}:
                 assert row[name] == there.get(name, ""), name
     assert properties[CELLS[1]]["external_tokens"] == "63"
-    assert properties[CELLS[1]]["resolved_layout"] == "LHBNC"
+    assert properties[CELLS[1]]["resolved_layout"] == "LBHNC"
 
 
 def test_other_platforms_files_say_so_and_make_no_cells(alone):
@@ -233,7 +233,7 @@ def test_progress_speaks_of_the_selected_cells_alone(suite):
     # The leg pauses, so that whoever watches the run looks at it while it is there.
     result = suite.run("-k", "bi1", fake={CELLS[1]: {"subject": {"stages": {"restore": "pause"}}}})
     assert result.ret == 0
-    result.stdout.re_match_lines([r".*legs: 0 of 2 ended, 1 remain, running: subject LHBNC-REFERENCE-bi1 \(\w+\)"])
+    result.stdout.re_match_lines([r".*legs: 0 of 2 ended, 1 remain, running: subject LBHNC-REFERENCE-bi1 \(\w+\)"])
 
 
 def test_plain_tests_without_scenarios_are_left_alone(alone):

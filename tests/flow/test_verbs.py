@@ -21,7 +21,7 @@ def test_report_and_check_of_a_stored_run(alone):
     assert alone.run().ret == 0
     shown = harness(alone.root, "report")
     assert shown.returncode == 0
-    assert "LHBNC   pass" in shown.stdout and "2 cells: 2 pass" in shown.stdout
+    assert "LBHNC   pass" in shown.stdout and "2 cells: 2 pass" in shown.stdout
 
     same = harness(alone.root, "check", "results/latest")
     assert (same.returncode, same.stdout) == (0, "2 cells judged again, 0 verdicts changed\n")
