@@ -38,7 +38,7 @@ KNOWN_CONNECTORS: Mapping[str, Mapping[str, Option]] = {
     alias: adapter.options for alias, adapter in ADAPTERS.items()
 }
 
-#: Model aliases (``harness.models``); anything else has a slash in it: a directory or a hub name.
+#: Model aliases (``harness.models``); anything else has a slash in it: a directory.
 KNOWN_MODELS = ("qwen3-0.6b", "tiny")
 
 #: Environment variables that the harness sets itself, and from what.

@@ -33,7 +33,7 @@ def check_model(document: Document, models: Collection[str]) -> None:
     model = document.value.get("model")
     if isinstance(model, str) and model and "/" not in model and model not in models:
         document.complain(("model",), f"`{model}` is no known alias; {choices(model, models, 'aliases')} "
-                          "A directory or a hub name has a slash in it, for example `./weights`.")
+                          "A directory has a slash in it, for example `./weights`.")
 
 
 def check_subject(
