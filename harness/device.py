@@ -107,6 +107,11 @@ def slots() -> int:
     return max(1, min(cores, int(memory // LEG_GIB)))
 
 
+def room_for_pairs() -> bool:
+    """Whether each process that runs cells (pytest-xdist's workers, or this one alone) can run two legs at a time."""
+    return slots() >= 2 * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
 @contextlib.contextmanager
 def lease(leg: Leg) -> Iterator[Lease]:
     """Hold a free device for ``leg``, waiting until there is one."""

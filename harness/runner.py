@@ -12,19 +12,21 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 
 from harness import footprint, server_restart, wire
 from harness.archive import RunFolder
+from harness.beside import CalledOff, beside
 from harness.child_env import child_environment
 from harness.device import Lease, lease
 from harness.endings import child_observation, completed, unwritten
 from harness.errors import WireError
 from harness.footprint import Footprint
 from harness.parts import joined, parts
-from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation
+from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation, Outcome
 from harness.server_restart import STORE_VARIABLE
 from harness.servers import ServerError, Servers, needed_by
 from harness.warm import WarmError, WarmProcesses
@@ -42,6 +44,10 @@ STARTING = ("spawn", "import", "load")
 RETRY_AFTER_S = 5.0
 
 
+#: Expected outcomes of a subject that does not live to be compared.
+WITHOUT_ORACLE = (Outcome.UNAVAILABLE, Outcome.REJECTED, Outcome.CRASHED)
+
+
 class Runner:
     """Runs the legs of one run folder.
 
@@ -49,20 +55,31 @@ class Runner:
         folder: the run folder.
         deadlines: in place of a leg's own; keys of ``DEADLINES_S``, or names of single stages.
         retry_after_s: pause before a second attempt.
+        pairs: whether a cell's oracle may run beside its subject (``harness.beside``).
     """
 
     def __init__(
-        self, folder: RunFolder, *, deadlines: Mapping[str, float] | None = None, retry_after_s: float = RETRY_AFTER_S
+        self,
+        folder: RunFolder,
+        *,
+        deadlines: Mapping[str, float] | None = None,
+        retry_after_s: float = RETRY_AFTER_S,
+        pairs: bool = False,
     ) -> None:
         self._folder = folder
         self._deadlines = deadlines or {}
         self._retry_after_s = retry_after_s
         self._warm = WarmProcesses()
         self._servers = Servers(folder.path / "servers")
+        self._called_off = threading.Event()
+        # Runs oracles beside this one's subjects, and keeps a warm process of its own.
+        self._second = Runner(folder, deadlines=deadlines, retry_after_s=retry_after_s) if pairs else None
         footprint.sweep()
 
     def close(self) -> None:
         """End what was kept warm for the next leg, and the servers that legs shared."""
+        if self._second is not None:
+            self._second.close()
         self._warm.close()
         self._servers.close()
 
@@ -83,17 +100,29 @@ class Runner:
         except OSError as error:
             return unwritten(leg, error, time.monotonic() - started)
 
-    def ensure_pair(self, oracle: Leg, subject: Leg) -> tuple[Observation | None, Observation]:
+    def ensure_pair(
+        self, oracle: Leg, subject: Leg, *, likely: bool = True
+    ) -> tuple[Observation | None, Observation]:
         """(oracle's, subject's) observation; the oracle's is None where the subject did not come up.
 
-        The subject goes first: when the engine refuses it there is nothing that an oracle could be compared with.
+        The subject goes first: when the engine refuses it there is nothing that an oracle could be compared with. It
+        has the oracle beside it where there is room for both and the subject is ``likely`` to come up.
         """
-        answer = self.ensure(subject)
+        if self._second is None or not likely:
+            answer = self.ensure(subject)
+        else:
+            second, called_off = self._second, self._second._called_off
+            called_off.clear()
+            with beside(lambda: second.ensure(oracle), called_off):
+                answer = self.ensure(subject)
+                if answer.ending is not Ending.OK:
+                    called_off.set()
         return (self.ensure(oracle) if answer.ending is Ending.OK else None), answer
 
     def ensure_cell(self, cell: Cell, legs: Mapping[str, Leg]) -> tuple[Observation | None, Observation, dict]:
         """``ensure_pair``'s, and by digest what the cell's further legs saw, where its own two lived."""
-        oracle, subject = self.ensure_pair(legs[cell.oracle], legs[cell.subject])
+        likely = cell.expectation is None or cell.expectation.outcome not in WITHOUT_ORACLE
+        oracle, subject = self.ensure_pair(legs[cell.oracle], legs[cell.subject], likely=likely)
         further = cell.further if oracle is not None and oracle.ending is Ending.OK else ()
         return oracle, subject, {digest: self.ensure(legs[digest]) for digest in further}
 
@@ -110,7 +139,8 @@ class Runner:
             first = self._run_served(leg, device)
         if not infrastructure_failed(first):
             return first
-        time.sleep(self._retry_after_s)
+        if self._called_off.wait(self._retry_after_s):
+            raise CalledOff
         with lease(leg) as device:
             second = self._run_served(leg, device)
         assert first.failure is not None
@@ -183,7 +213,7 @@ class Runner:
             trace.begin(process)
             watch = Watch(
                 process, trace, reader=reader, deadlines=self._deadlines_of(leg),
-                stage_path=paths.stage, result=paths.result, log=paths.log,
+                stage_path=paths.stage, result=paths.result, log=paths.log, called_off=self._called_off,
                 tend=lambda: server_restart.answer(paths.store, self._servers.restart),
             )
             watch.until_end()

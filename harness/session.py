@@ -15,6 +15,7 @@ from typing import Any
 from harness import footprint, host
 from harness.archive import RunFolder
 from harness.compare import judge
+from harness.device import room_for_pairs
 from harness.errors import UsageError
 from harness.models import find_model
 from harness.plan import make_plan, missing_modules, select
@@ -94,7 +95,7 @@ class Run:
     reused: int = 0
 
     def __post_init__(self) -> None:
-        self._runner = Runner(self.folder)
+        self._runner = Runner(self.folder, pairs=room_for_pairs())
         self._legs = {leg.digest: leg for leg in self.plan.legs}
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from harness import stacks
+from harness.beside import CalledOff
 from harness.endings import Lost
 from harness.footprint import Footprint
 from harness.records import RESTORES
@@ -66,12 +68,15 @@ class Watch:
         stage_path: Path,
         result: Path,
         log: Path,
+        called_off: threading.Event,
         tend: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Args:
+            called_off: set by whoever no longer needs the leg.
             tend: called whenever the child is looked at.
         """
+        self._called_off = called_off
         self._process, self._footprint, self._reader = process, footprint, reader
         self._deadlines = deadlines
         self._stage_path, self._result, self._log = stage_path, result, log
@@ -90,9 +95,15 @@ class Watch:
             self._stage_path.write_text(stage)
 
     def until_end(self) -> None:
-        """Wait for the child to end, or to hang."""
+        """Wait for the child to end, or to hang.
+
+        Raises:
+            CalledOff: nobody needs the leg any more.
+        """
         buffer = b""
         while True:
+            if self._called_off.is_set():
+                raise CalledOff
             ready, _, _ = select.select([self._reader], [], [], POLL_S)
             chunk = os.read(self._reader, 4096) if ready else b""
             buffer += chunk
