@@ -117,7 +117,8 @@ def row_of(
         **{name: str(cell.axes[name]) if name in cell.axes else None for name in FURTHER_AXES},
         "reference": cell.reference.value,
         "restores": cell.restores,
-        "level": subject_leg.level,
+        # Of the oracle, which is asked the same and never unavailable.
+        "level": legs[cell.oracle].level,
         "outcome": verdict.outcome.value,
         "verdict": verdict.verdict.value,
         "expected_outcome": verdict.expected_outcome.value,

@@ -55,7 +55,7 @@ def heat_maps(run: RunView, anchors: dict[str, str]) -> Iterator[Heat]:
         tile = Tile(anchor=anchors[cell.name], mark=MARKS[word], label=f"{cell.id}: {word}")
         places = scenarios.setdefault(cell.scenario, {})
         places.setdefault((cell.layout, cell.batch_invariant, cell.backend), []).append(tile)
-    units = {cell.scenario for cell in run.plan.cells if run.legs[cell.subject].level == "unit"}
+    units = {cell.scenario for cell in run.plan.cells if run.legs[cell.oracle].level == "unit"}
     for scenario, places in scenarios.items():
         yield _heat(scenario, NO_ENGINE if scenario in units else "", places)
 

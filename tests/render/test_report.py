@@ -149,6 +149,15 @@ def test_a_pass_without_an_engine_says_so_wherever_it_stands():
     assert run.frame["level"].tolist() == ["engine", "unit"]
 
 
+def test_a_store_that_is_not_here_does_not_hide_that_no_engine_was_asked_for():
+    case = replace(unit(), oracle=None, subject=dead(Role.SUBJECT, Ending.UNAVAILABLE, "no such wheel"))
+    missing = replace(case.legs["subject-leg"], engine_name="unavailable")
+    case = replace(case, legs={**case.legs, "subject-leg": missing})
+    assert [title for title, _ in collect(with_a_unit_scenario(case)).tables][1:] == [
+        "batch invariance on, against recompute, without an engine (store)",
+    ]
+
+
 def test_a_failure_without_an_engine_says_so():
     case = edit_prompt(unit(), Role.SUBJECT, RESTORED, 0, kv=(digest_block(0, 0, ((0, 0, 0),)), digest_block(0, 1)))
     (story,) = collect(with_a_unit_scenario(case)).stories
