@@ -20,7 +20,7 @@ SCENARIOS ?=
 ARGS ?=
 
 python = $$($(PYTHON) harness/bootstrap.py)
-connector_scenarios = $(wildcard scenarios/connectors*.yaml) scenarios/found
+connector_scenarios = $(wildcard scenarios/connectors*.yaml scenarios/sharing*.yaml) scenarios/found
 test_python = $$($(PYTHON) harness/bootstrap.py --tests)
 
 .PHONY: help

@@ -18,9 +18,10 @@ from harness.records import PREFILL_DECODE, PromptSpec, Scenario, SubjectSpec
 REQUIRED_AXES = ("layout", "backend", "batch_invariant")
 
 #: Axes that a scenario may add, in the order in which they follow in a cell's id. ``connector`` replaces the subject's
-#: alias, ``restore`` is one of ``RESTORE_PATHS``, ``prompt_set`` and ``seed`` replace ``prompts.set`` and
-#: ``prompts.seed``; the others replace the embedded store's setting of the same name.
-FURTHER_AXES = ("connector", "restore", "prompt_set", "seed", "transfer", "load", "fault")
+#: alias, ``restore`` is one of ``RESTORE_PATHS``, ``differs`` one of ``harness.sharing.DIFFERENCES``, ``prompt_set``
+#: and ``seed`` replace ``prompts.set`` and ``prompts.seed``; the others replace the embedded store's setting of the
+#: same name.
+FURTHER_AXES = ("connector", "restore", "differs", "prompt_set", "seed", "transfer", "load", "fault")
 
 #: Who restores, and what: the engine that stored (meant where nothing is said); a new one in a process of its own that
 #: finds the same store; the engine that stored, with a part of each prompt in its local cache (``PATH_SETS``); the

@@ -19,12 +19,12 @@ schedule), for one cache group:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from harness.records import RESTORES, ROLE_PHASES, Certainty, Phase, PhaseHits, Role
+from harness.records import RESTORES, ROLE_PHASES, SHARING_PHASES, Certainty, Phase, PhaseHits, Role, Rule
 
 #: Phases that start with an empty local cache: reset, shifted, zeroed.
-CLEARED = (Phase.RECOMPUTE_AGAIN, Phase.RESTORE, Phase.RESTORE_AGAIN)
+CLEARED = (Phase.RECOMPUTE_AGAIN, Phase.OWN_RESTORE, Phase.RESTORE, Phase.RESTORE_AGAIN)
 
 Tokens = Sequence[int]
 
@@ -87,7 +87,8 @@ class Pass:
 
     def order_of(self, phase: Phase) -> tuple[int, ...]:
         """Positions in the order in which ``phase`` submits them."""
-        return self.hit_order if phase is Phase.LOCAL_HIT or phase in RESTORES else self.order
+        hits = (Phase.LOCAL_HIT, Phase.OWN_RESTORE, *RESTORES)
+        return self.hit_order if phase in hits else self.order
 
 
 def expected_hits(
@@ -139,6 +140,29 @@ def _handed(phase: Phase, way: Pass, prefill: Caches, late_loads: bool) -> Phase
     return PhaseHits(
         role=Role.SUBJECT, phase=phase, local=tuple(local), external=tuple(external), prefill=tuple(found),
     )
+
+
+def shared_hits(way: Pass, block_size: int, filled_block_size: int, rule: Rule) -> tuple[PhaseHits, ...]:
+    """What every phase must hit where a store is filled under one configuration and read under another.
+
+    Args:
+        way: unlike prompts.
+        block_size, filled_block_size: tokens, of the reading engine and of the filling one.
+        rule: what may come back. Whatever does not, the first restore computes and stores, so the second one hits all.
+    """
+    found = [one for one in expected_hits(way, block_size) if one.role is Role.ORACLE]
+    caches = Caches(filled_block_size, store=True)
+    for phase in SHARING_PHASES:
+        if phase is Phase.RESTORE and rule is Rule.MUST_NOT_HIT:
+            caches = Caches(block_size, store=True)
+        elif phase is Phase.RESTORE:
+            caches = Caches(block_size, store=True)
+            for prompt in way.prompts:
+                caches.keep(prompt)
+        hits = _phase(Role.SUBJECT, phase, way, caches, late_loads=False, small_pool=False)
+        limit = phase is Phase.RESTORE and rule is Rule.MAY_HIT
+        found.append(replace(hits, certain=Certainty.LIMIT) if limit else hits)
+    return tuple(found)
 
 
 def _phase(role: Role, phase: Phase, way: Pass, caches: Caches, late_loads: bool, small_pool: bool) -> PhaseHits:

@@ -2,8 +2,9 @@
 """A leg's phases: what is done to the engine before each pass over the prompts, and what is written down after it.
 
 Oracle: ``recompute``, ``recompute_again`` (A/A), ``local_hit``. Subject: ``populate``, ``local_hit``, ``restore``,
-``restore_again`` (A/A). Before every pass that must not find KV on the device the local prefix cache is reset, the free
-blocks are shifted and the KV tensors zeroed, so that neither stale bytes nor equal block ids can stand in for a load.
+``restore_again`` (A/A); ``own_restore`` before them where another configuration is to read the store. Before every pass
+that must not find KV on the device the local prefix cache is reset, the free blocks are shifted and the KV tensors
+zeroed, so that neither stale bytes nor equal block ids can stand in for a load.
 What a prompt set wants in the local cache before a restore is put there after that.
 
 Where two engines share the leg, the one that prefills runs ``populate`` and ``local_hit``, and both run the restores:
@@ -24,7 +25,7 @@ from harness.records import RESTORES, DecodeSpec, Leg, Phase, PhaseRecord, Promp
 
 #: Phases whose KV blocks are digested: what was computed or stored, and what came back. Where no token is generated the
 #: blocks are the whole answer, and every phase's are.
-DIGESTED = (Phase.RECOMPUTE, Phase.POPULATE, *RESTORES)
+DIGESTED = (Phase.RECOMPUTE, Phase.POPULATE, Phase.OWN_RESTORE, *RESTORES)
 
 #: How a prompt is submitted of which only the KV matters.
 ONE_TOKEN = DecodeSpec(max_tokens=1, logprobs=1)
@@ -115,6 +116,7 @@ def _run_phase(
         stored_bytes=_difference(before, after, "stored_bytes"),
         seconds=seconds,
         preemptions=_difference(before, after, "preemptions"),
+        carried=_carried(answers),
         digest_seconds=time.perf_counter() - started,
     )
 
@@ -123,6 +125,12 @@ def _shift_free_blocks(leg: Leg, number: int, engine: Engine, block_size: int) -
     """Let an unrelated prompt take the head of the free list, so that the next pass gets other block ids."""
     filler = filler_prompt(leg.prompts, leg.model.vocab_size, length=3 * block_size + 1, number=number)
     engine.generate([filler], ONE_TOKEN)
+
+
+def _carried(answers: Sequence[Answer]) -> dict[str, str]:
+    """What the requests carried, by name; unlike values one after another."""
+    names = sorted({name for answer in answers for name in answer.carried})
+    return {name: ", ".join(sorted({answer.carried.get(name, "nothing") for answer in answers})) for name in names}
 
 
 def _difference(before: Counters, after: Counters, name: str) -> int | None:

@@ -19,7 +19,7 @@ from harness.errors import UsageError
 from harness.records import Model
 
 #: What ``model:`` of a scenario may say beside a directory; value: repository on the hub, None for stand-ins only.
-ALIASES: dict[str, str | None] = {"qwen3-0.6b": "Qwen/Qwen3-0.6B", "tiny": None}
+ALIASES: dict[str, str | None] = {"qwen3-0.6b": "Qwen/Qwen3-0.6B", "tiny": None, "tiny-other": None}
 
 #: Environment variable that names a model directory, as MODEL= of the Makefile does.
 MODEL_VARIABLE = "KVPARITY_MODEL"

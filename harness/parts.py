@@ -16,6 +16,8 @@ from harness.records import Ending, Failure, Leg, Observation
 def parts(leg: Leg) -> tuple[Leg, ...]:
     """The leg as each of its processes is told it, in order; they share its digest, and with it store and log.
 
+    The first one fills the store, and has what ``Leg.filling`` says.
+
     Raises:
         LegError: a restart is asked for where no phase comes before it, so that one engine would do all the work.
     """
@@ -25,21 +27,22 @@ def parts(leg: Leg) -> tuple[Leg, ...]:
     if not place:
         phases = ", ".join(leg.phases)
         raise LegError(f"leg {leg.digest} cannot restart before {leg.restarts_before} after an earlier phase: {phases}")
-    return replace(leg, phases=leg.phases[:place]), replace(leg, phases=leg.phases[place:])
+    return replace(leg.filler, phases=leg.phases[:place]), replace(leg, phases=leg.phases[place:])
 
 
-def joined(first: Observation, second: Observation) -> Observation:
+def joined(first: Observation, second: Observation, *, filling: bool = False) -> Observation:
     """One observation of two processes of a leg; the second's ending and resolution, and both processes' phases.
 
     Two engines that resolved the same configuration differently are no restart: that is a crash, in so many words.
+    With ``filling`` they were told to differ, and whether they did so as told is the comparator's business.
     """
     seconds = Counter(first.seconds)
     seconds.update(second.seconds)
     whole = replace(
         second, phases=first.phases + second.phases, seconds=dict(seconds),
-        peak_bytes=max(first.peak_bytes, second.peak_bytes),
+        peak_bytes=max(first.peak_bytes, second.peak_bytes), filled=first.resolved, left_bytes=first.left_bytes,
     )
-    if second.resolved is not None and second.resolved != first.resolved:
+    if not filling and second.resolved is not None and second.resolved != first.resolved:
         message = f"the new engine resolved {second.resolved}, the one before it {first.resolved}"
         failure = Failure(stage="restart", kind="ResolvedDifferently", message=message)
         return replace(whole, ending=Ending.CRASHED, failure=failure)

@@ -15,7 +15,7 @@ from typing import Any
 from harness.axes import cell_id, effective, points, prompts_of, subject_of
 from harness.backends import BACKENDS
 from harness.expect import expectation_for
-from harness.hits import expected_hits
+from harness.hits import expected_hits, shared_hits
 from harness.host import PACKAGES
 from harness.overlay import Overlay, OverlayError, find_overlay
 from harness.prompt_sets import SETS, make_pass
@@ -23,6 +23,7 @@ from harness.records import (
     PREFILL_DECODE,
     ROLE_PHASES,
     SCHEMA_VERSION,
+    SHARING_PHASES,
     Cell,
     DecodeSpec,
     Edge,
@@ -33,8 +34,10 @@ from harness.records import (
     Reference,
     Role,
     Scenario,
+    Sharing,
     SubjectSpec,
 )
+from harness.sharing import CONTROL, DIFFERENCES, OTHER_WEIGHTS, Difference
 from harness.sources import NOT_FOUND, module_digest, modules_of
 from harness.subjects import kv_transfer_config, loads_late, restores, source_of
 from harness.truth import with_ground_truth
@@ -94,17 +97,24 @@ def make_plan(
     for scenario in scenarios:
         if platform not in scenario.platforms:
             continue
-        if scenario.model not in models:
-            models[scenario.model] = find_model(scenario.model)
+        for name in _models(scenario):
+            if name not in models:
+                models[name] = find_model(name)
         own: list[Cell] = []
         for axes in points(scenario.axes):
-            cell, pair = _cell(scenario, axes, platform, models[scenario.model], identity, fake, overlays, connectors)
+            cell, needed = _cell(scenario, axes, platform, models, identity, fake, overlays, connectors)
             own.append(cell)
-            legs.update({leg.digest: _patient(leg, legs.get(leg.digest)) for leg in pair})
+            legs.update({leg.digest: _patient(leg, legs.get(leg.digest)) for leg in needed})
         own, truths = with_ground_truth(scenario, own, legs, fake)
         cells += own
         legs.update({leg.digest: _patient(leg, legs.get(leg.digest)) for leg in truths})
     return Plan(schema=SCHEMA_VERSION, cells=tuple(cells), legs=tuple(legs.values()))
+
+
+def _models(scenario: Scenario) -> tuple[str, ...]:
+    """The scenario's model, and the one with other weights where a store is filled with that."""
+    other = any(DIFFERENCES[value].model for value in scenario.axes.get("differs", ()))
+    return (scenario.model, OTHER_WEIGHTS[scenario.model]) if other else (scenario.model,)
 
 
 def _patient(leg: Leg, twin: Leg | None) -> Leg:
@@ -155,13 +165,17 @@ def _cell(
     scenario: Scenario,
     axes: Mapping[str, Any],
     platform: str,
-    model: Model,
+    models: Mapping[str, Model],
     identity: Mapping[str, str],
     fake: Mapping[str, Mapping[str, Any]] | None,
     overlays: Callable[[str | None], Overlay],
     connectors: Callable[..., str],
-) -> tuple[Cell, tuple[Leg, Leg]]:
+) -> tuple[Cell, tuple[Leg, ...]]:
+    model = models[scenario.model]
+    difference = DIFFERENCES[axes["differs"]] if "differs" in axes else None
     engine, env = effective(scenario, axes)
+    if difference is not None:
+        engine = {**engine, **difference.engine}
     prompts = prompts_of(scenario, axes)
     batch_invariant = bool(axes["batch_invariant"])
     backend = BACKENDS[axes["backend"]]
@@ -205,9 +219,18 @@ def _cell(
     }
     subject = _leg(Role.SUBJECT, connector, {
         **sourced, "identity": {**sourced["identity"], **modules}, "fake": planted.get(Role.SUBJECT, {}),
-        "restarts_before": Phase.RESTORE if axes.get("restore") == "new_engine" else None,
+        "restarts_before": Phase.RESTORE if difference or axes.get("restore") == "new_engine" else None,
         "server_restarts_before": Phase.RESTORE if axes.get("restore") == "restarted_server" else None,
     })
+    needed: tuple[Leg, ...] = (oracle, subject)
+    sharing = None
+    if difference is not None:
+        subject, control = _shared(subject, axes["differs"], difference, models.get(OTHER_WEIGHTS.get(scenario.model)))
+        needed = (oracle, subject) if control is None else (oracle, subject, control)
+        sharing = Sharing(
+            difference=axes["differs"], rule=difference.rule, shows=difference.shows, brings=difference.brings,
+            alters=difference.alters, control=control.digest if control else None,
+        )
     block_size = int(engine["block_size"])
     gives = restores(spec)
     chosen, together = SETS[prompts.set], scenario.decode.submit == "together"
@@ -222,7 +245,12 @@ def _cell(
         oracle=oracle.digest,
         subject=subject.digest,
         block_size=block_size,
-        hits=expected_hits(
+        hits=shared_hits(
+            make_pass(prompts, model.vocab_size, block_size),
+            block_size,
+            int(subject.filler.engine["block_size"]),
+            difference.rule,
+        ) if difference else expected_hits(
             make_pass(prompts, model.vocab_size, block_size),
             block_size,
             gives=gives,
@@ -233,8 +261,17 @@ def _cell(
         edge=chosen.edge,
         expectation=expectation_for(axes, scenario.expect),
         restores=gives,
+        sharing=sharing,
     )
-    return cell, (oracle, subject)
+    return cell, needed
+
+
+def _shared(leg: Leg, name: str, difference: Difference, other: Model | None) -> tuple[Leg, Leg | None]:
+    """(the leg whose store is filled under what differs, the one that differs in nothing unless that is it)."""
+    control = named(replace(leg, phases=SHARING_PHASES, model_name=difference.model_name))
+    if name == CONTROL:
+        return control, None
+    return named(replace(control, filling=difference.fill(control, other))), control
 
 
 def _with_source(

@@ -30,6 +30,8 @@ COLUMNS: Mapping[str, str] = {
     "restores": "boolean",
     # What a pass speaks of: ``unit`` is a store's planner and worker, with no engine around it.
     "level": "string",
+    # What a store that another configuration filled may give, and what it gave; missing where nothing differs.
+    "sharing": "string",
     "outcome": "string",
     "verdict": "string",
     "expected_outcome": "string",
@@ -119,6 +121,7 @@ def row_of(
         "restores": cell.restores,
         # Of the oracle, which is asked the same and never unavailable.
         "level": legs[cell.oracle].level,
+        "sharing": sharing_words(cell, subject),
         "outcome": verdict.outcome.value,
         "verdict": verdict.verdict.value,
         "expected_outcome": verdict.expected_outcome.value,
@@ -184,6 +187,19 @@ def _truth_columns(cell: Cell, verdict: Verdict) -> dict[str, Any]:
         "noise_largest": noise.largest if noise else None,
         "noise_median": noise.median if noise else None,
     }
+
+
+def sharing_words(cell: Cell, subject: Observation | None) -> str | None:
+    """``may hit: nothing shared``, ``must not hit: 192 of 192 tokens shared``; None for a cell that shares nothing."""
+    if cell.sharing is None:
+        return None
+    restore = subject.phase(Phase.RESTORE) if subject else None
+    full = cell.expected_blocks * cell.block_size
+    rule = cell.sharing.rule.replace("_", " ")
+    if restore is None:
+        return f"{rule}: not run"
+    tokens = restore.external_tokens
+    return f"{rule}: {f'{tokens} of {full} tokens' if tokens else 'nothing'} shared"
 
 
 def _prompts(spec: PromptSpec) -> str:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from harness import footprint, server_restart, wire
 from harness.archive import RunFolder
@@ -175,15 +176,17 @@ class Runner:
         paths = _Paths(self._folder, leg.digest)
         # What a killed run left behind is not this leg's.
         shutil.rmtree(paths.store, ignore_errors=True)
-        paths.store.mkdir()
+        paths.kept.mkdir(parents=True)
         paths.log.unlink(missing_ok=True)
-        environment = {**served, STORE_VARIABLE: str(paths.store.resolve())}
+        environment = {**served, STORE_VARIABLE: str(paths.kept.resolve())}
         try:
             first, *others = parts(leg)
             observation = self._run_part(first, device, environment, paths)
             for part in others:
                 if observation.ending is Ending.OK:
-                    observation = joined(observation, self._run_part(part, device, environment, paths))
+                    observation = replace(observation, left_bytes=_bytes_below(paths.kept))
+                    second = self._run_part(part, device, environment, paths)
+                    observation = joined(observation, second, filling=leg.filling is not None)
             return observation
         finally:
             shutil.rmtree(paths.store, ignore_errors=True)
@@ -214,7 +217,7 @@ class Runner:
             watch = Watch(
                 process, trace, reader=reader, deadlines=self._deadlines_of(leg),
                 stage_path=paths.stage, result=paths.result, log=paths.log, called_off=self._called_off,
-                tend=lambda: server_restart.answer(paths.store, self._servers.restart),
+                tend=lambda: server_restart.answer(paths.kept, self._servers.restart),
             )
             watch.until_end()
         finally:
@@ -236,6 +239,12 @@ class _Paths:
         self.log = folder.log_path(digest)
         self.stage = folder.stage_path(digest)
         self.store = folder.store_path(digest)
+        #: The connector's part of it; the rest is the engine's own.
+        self.kept = self.store / "kv"
+
+
+def _bytes_below(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def infrastructure_failed(observation: Observation) -> bool:

@@ -39,7 +39,7 @@ KNOWN_CONNECTORS: Mapping[str, Mapping[str, Option]] = {
 }
 
 #: Model aliases (``harness.models``); anything else has a slash in it: a directory.
-KNOWN_MODELS = ("qwen3-0.6b", "tiny")
+KNOWN_MODELS = ("qwen3-0.6b", "tiny", "tiny-other")
 
 #: Environment variables that the harness sets itself, and from what.
 HARNESS_ENV_KEYS: Mapping[str, str] = {

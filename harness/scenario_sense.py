@@ -26,6 +26,8 @@ from harness.scenario_settings import (
     check_subject,
     is_whole_number,
 )
+from harness.scenario_sharing import check_differs
+from harness.sharing import DIFFERENCES
 from harness.yaml_lines import Document, Path, Problem, choices, spell
 
 #: Axes that are options of a subject's alias.
@@ -108,6 +110,8 @@ class _Check:
                 self._prompt_axis(path)
             elif name == "restore":
                 self._restore_axis(path, values)
+            elif name == "differs":
+                check_differs(self.document, self.connectors, self._platforms())
             if len(self.document.problems) == before:
                 self.sound_axes[name] = tuple(values)
 
@@ -139,6 +143,8 @@ class _Check:
             return tuple(self.connectors)
         if axis == "restore":
             return RESTORE_PATHS
+        if axis == "differs":
+            return tuple(DIFFERENCES)
         if axis == "prompt_set":
             return tuple(SETS)
         values = self.options.get(axis, EMBEDDED_OPTIONS[axis]).values

@@ -26,7 +26,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,9 @@ from harness import errors
 #: Raised when any weight changes, so that a cache of an older recipe is never taken for a newer one.
 RECIPE_VERSION = 2
 SEED = 0
+
+#: Stand-in -> its seed, where that is another one: the same architecture with other weights.
+SEEDS = {"tiny-other": 1}
 
 #: Weights of one SHAKE-128 call; bounds the memory of a build. A change changes the weights.
 _CHUNK = 1 << 20
@@ -89,12 +92,15 @@ SHAPES = {
     ),
 }
 
+SHAPES["tiny-other"] = SHAPES["tiny"]
+
 RECIPE = Recipe(embedding=1.0, attention=3.2, mlp=1.6, sharpness=1.5, logits=3.0)
 
 #: ``digest_of`` each stand-in, the same on every machine.
 DIGESTS = {
     "qwen3-0.6b": "f6a18e4b0a4da1e3fa2876f4cdbfcfad",
     "tiny": "b9c44b50c24bc0e69aa7cec9960d10e3",
+    "tiny-other": "8cdcd3d81d2e297275e9c0bb4734625e",
 }
 
 
@@ -182,7 +188,7 @@ def digest_of(directory: Path) -> str:
 
 def directory_name(alias: str) -> str:
     """Name of a stand-in's directory in the cache: alias, recipe version and seed."""
-    return f"{alias}-standin-r{RECIPE_VERSION}-s{SEED}"
+    return f"{alias}-standin-r{RECIPE_VERSION}-s{SEEDS.get(alias, SEED)}"
 
 
 def build(alias: str, directory: Path, accept: Callable[[Path], bool] | None = None) -> Path:
@@ -212,7 +218,7 @@ def build(alias: str, directory: Path, accept: Callable[[Path], bool] | None = N
                 if leftover.exists():
                     shutil.rmtree(leftover)
             staging.mkdir()
-            write(staging, SHAPES[alias])
+            write(staging, SHAPES[alias], seed=SEEDS.get(alias, SEED))
             os.replace(staging, directory)
             if not accept(directory):
                 raise errors.HarnessError(f"the stand-in {alias} in {directory} has other bytes than its recipe gives")
@@ -231,25 +237,32 @@ def build(alias: str, directory: Path, accept: Callable[[Path], bool] | None = N
 def write(directory: Path, shape: Shape, recipe: Recipe = RECIPE, seed: int = SEED) -> None:
     """Write ``config.json``, ``model.safetensors`` and ``kvparity.json`` (how it was made) into ``directory``.
 
-    Format: https://huggingface.co/docs/safetensors (8 bytes of header length, JSON header, tensors back to back).
     """
     (directory / "config.json").write_text(json.dumps(config(shape), indent=2) + "\n", encoding="utf-8")
+    write_safetensors(directory / "model.safetensors", list(tensors(shape, recipe)), seed)
+    made = {"recipe_version": RECIPE_VERSION, "seed": seed, "recipe": asdict(recipe), "shape": asdict(shape)}
+    (directory / "kvparity.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+
+
+def write_safetensors(path: Path, content: Sequence[Tensor], seed: int) -> None:
+    """Write the tensors' seeded weights, bfloat16, as one file.
+
+    Format: https://huggingface.co/docs/safetensors (8 bytes of header length, JSON header, tensors back to back).
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for tensor in tensors(shape, recipe):
+    for tensor in content:
         start, end = end, end + 2 * math.prod(tensor.shape)
         header[tensor.name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with (directory / "model.safetensors").open("wb") as file:
+    with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors(shape, recipe):
+        for tensor in content:
             for piece in _weights(tensor, seed):
                 file.write(piece.tobytes())
         file.flush()
         os.fsync(file.fileno())
-    made = {"recipe_version": RECIPE_VERSION, "seed": seed, "recipe": asdict(recipe), "shape": asdict(shape)}
-    (directory / "kvparity.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
 
 
 def _weights(tensor: Tensor, seed: int) -> Iterator[np.ndarray]:

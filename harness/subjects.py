@@ -19,7 +19,9 @@ OVERLAY_CHOICE = "KVPARITY_UMBP"
 
 
 #: Alias -> when it loads where a scenario does not say; one that never loads is as good as in time.
-LOADS: Mapping[str, str] = {"embedded": "sync", "umbp": "async", "noop": "sync", "nixl": "async"}
+LOADS: Mapping[str, str] = {
+    "embedded": "sync", "embedded_file": "sync", "umbp": "async", "noop": "sync", "nixl": "async",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

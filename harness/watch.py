@@ -22,7 +22,7 @@ from harness import stacks
 from harness.beside import CalledOff
 from harness.endings import Lost
 from harness.footprint import Footprint
-from harness.records import RESTORES
+from harness.records import RESTORES, Phase
 from harness.warm import WarmChild
 
 #: A leg's process, however it was started.
@@ -46,7 +46,7 @@ def deadline_of(stage: str, deadlines: Mapping[str, float]) -> float:
         return FIXED_S[stage]
     if stage.endswith(".reset") or stage == "drain":
         return 2 * deadlines["reset"]
-    return deadlines["restore" if stage in RESTORES else "prefill"]
+    return deadlines["restore" if stage in (Phase.OWN_RESTORE, *RESTORES) else "prefill"]
 
 
 class Watch:

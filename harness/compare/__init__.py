@@ -19,6 +19,7 @@ from harness.compare.evidence import check_evidence
 from harness.compare.pair import OUTCOME_OF, Pair
 from harness.compare.prompts import check_prompts
 from harness.compare.resolved import check_resolved
+from harness.compare.sharing import check_sharing
 from harness.compare.truth import check_truth
 from harness.compare.values import check_nan, compare_beside, compare_values, no_block_compared, nothing_compared
 from harness.expect import judge_expectation
@@ -84,7 +85,7 @@ def _examine(pair: Pair) -> tuple[list[Finding], Compared, tuple[Agreement, ...]
     if findings or pair.oracle is None or pair.subject is None:
         return findings, Compared(), ()
     resolved = list(check_resolved(pair))
-    findings += [*resolved, *check_evidence(pair)]
+    findings += [*resolved, *check_evidence(pair), *check_sharing(pair)]
     if resolved:
         return findings, Compared(), ()
     control = list(check_control(pair))

@@ -23,6 +23,8 @@ CONTROLS = {
 def check_control(pair: Pair) -> Iterator[Finding]:
     """At most one finding per leg: its first difference and the number of prompts that have one."""
     for role, (kind, once, again) in CONTROLS.items():
+        if role is Role.SUBJECT and not pair.repeats:
+            continue
         first, second = pair.record(role, once), pair.record(role, again)
         if first is None or second is None:
             continue

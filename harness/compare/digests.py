@@ -28,7 +28,12 @@ def compare_digests(pair: Pair, compared: Compared, stable: bool) -> tuple[list[
     Both restores are held against the reference: a store that breaks what it is read from shows in the second only. An
     unstable pair is held against its own populate only: that the store changed bytes is no A/B claim.
     """
-    against_oracle = (pair.cell.batch_invariant or not pair.cell.restores) and stable
+    sharing = pair.cell.sharing is not None
+    if sharing and not stable:
+        # What was stored is another configuration's, and so no reference.
+        return [], compared
+    # A recompute has the batches of a pass that fills a store, so its KV is that of a store's own configuration.
+    against_oracle = (pair.cell.batch_invariant or not pair.cell.restores or sharing) and stable
     role, phase = (Role.ORACLE, Phase.RECOMPUTE) if against_oracle else (Role.SUBJECT, Phase.POPULATE)
     reference = pair.record(role, phase)
     if reference is None or pair.cell.expected_blocks <= 0 or not pair.subject_leg.digests:
@@ -95,11 +100,13 @@ def restored_blocks(
     Blocks beyond a prompt's hits were recomputed and say nothing about the store.
     """
     # What gives nothing back is held to what a store would have given.
-    hits = pair.cell.hits_of(Role.SUBJECT, restore.phase if pair.cell.restores else Phase.LOCAL_HIT)
+    # Of a store that another configuration filled nobody knows how much it gives: given or computed, all is compared.
+    claims = pair.cell.restores and pair.cell.sharing is None
+    hits = pair.cell.hits_of(*((Role.SUBJECT, restore.phase) if claims else pair.cell.given_back))
     wanted = {}
     for prompt in restore.prompts:
         known = [prompt.num_tokens // pair.cell.block_size, pair.cell.blocks_of(hits, prompt.index) if hits else 0]
-        if prompt.cached_tokens is not None and pair.cell.restores:
+        if prompt.cached_tokens is not None and claims:
             known.append(prompt.cached_tokens // pair.cell.block_size)
         wanted[prompt.index] = min(known)
     blocks = {}

@@ -15,7 +15,6 @@ from harness.compare.handover import check_handover
 from harness.compare.pair import Pair, finding, words
 from harness.records import (
     RESTORES,
-    ROLE_PHASES,
     Certainty,
     Edge,
     Finding,
@@ -24,6 +23,7 @@ from harness.records import (
     PhaseHits,
     PhaseRecord,
     Role,
+    Rule,
 )
 
 #: Phases that find nothing but what the pass itself left, and what to call it when they found other than that.
@@ -34,9 +34,13 @@ COLD = {
 }
 
 
+#: Phases that get KV back into tensors that were cleared before.
+CLEARED_RESTORES = (Phase.OWN_RESTORE, *RESTORES)
+
+
 def check_evidence(pair: Pair) -> Iterator[Finding]:
     """Findings about a path that was not taken; values are still compared after them."""
-    if pair.cell.restores and pair.cell.expected_external_tokens <= 0:
+    if pair.cell.restores and pair.cell.expected_blocks <= 0:
         yield finding(
             FindingKind.NOTHING_COMPARED,
             "no prompt has a full block before its last token, so nothing can be restored",
@@ -45,13 +49,14 @@ def check_evidence(pair: Pair) -> Iterator[Finding]:
     for role, _, observation in pair.sides():
         assert observation is not None
         failed = next((record for record in observation.phases if record.reset_ok is False), None)
-        yield from _check_phases(role, tuple(record.phase for record in observation.phases), failed)
+        wanted = pair.cell.phases_of(role)
+        yield from _check_phases(role, wanted, tuple(record.phase for record in observation.phases), failed)
         for record in observation.phases:
             if record is failed:
                 break
             yield from _check_hits(pair, role, record)
             yield from _check_clearing(role, record)
-            if record.phase in RESTORES:
+            if record.phase in CLEARED_RESTORES:
                 yield from _check_delivery(pair, role, record)
                 yield from check_handover(pair, record)
             yield from _check_edge(pair, role, record)
@@ -59,7 +64,9 @@ def check_evidence(pair: Pair) -> Iterator[Finding]:
         yield from _check_blocks(pair)
 
 
-def _check_phases(role: Role, phases: tuple[Phase, ...], failed: PhaseRecord | None) -> Iterator[Finding]:
+def _check_phases(
+    role: Role, wanted: tuple[Phase, ...], phases: tuple[Phase, ...], failed: PhaseRecord | None
+) -> Iterator[Finding]:
     if failed is not None:
         # The leg stops here: later phases would hit the local cache. They are this finding's, not missing.
         yield finding(
@@ -68,7 +75,6 @@ def _check_phases(role: Role, phases: tuple[Phase, ...], failed: PhaseRecord | N
             place=f"{role} {failed.phase}", left="reset_prefix_cache: True", right="False",
         )
         return
-    wanted = ROLE_PHASES[role]
     if phases != wanted:
         missing = [phase for phase in wanted if phase not in phases]
         message = f"{role}: missing {words(missing)}" if missing else f"{role}: phases ran as {words(phases)}"
@@ -86,6 +92,14 @@ def _check_hits(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding
     place = f"{role} {record.phase}"
     wanted = {"local": sum(hits.local), "external": sum(hits.external)}
     got = {"local": record.local_tokens, "external": record.external_tokens}
+    sharing = pair.cell.sharing
+    if sharing is not None and role is Role.SUBJECT and record.phase is Phase.RESTORE:
+        if sharing.rule is Rule.MUST_NOT_HIT and got["external"]:
+            full = pair.cell.expected_blocks * pair.cell.block_size
+            yield _forbidden(place, sharing.difference, got["external"], full)
+            return
+        if sharing.rule is Rule.MAY_HIT:
+            yield from _check_free_hits(pair, place, record.phase, got, wanted)
     if hits.certain is Certainty.SPLIT and got != wanted:
         yield from _wrong_sums(place, record.phase, got, wanted)
     elif hits.certain is Certainty.SUM and sum(got.values()) != sum(wanted.values()):
@@ -96,6 +110,30 @@ def _check_hits(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding
         )
     else:
         yield from _check_prompt_hits(place, record, hits, sum(got.values()))
+
+
+def _forbidden(place: str, difference: str, got: int, full: int) -> Finding:
+    return finding(
+        FindingKind.FORBIDDEN_HITS,
+        f"{place}: {got} of {full} tokens came from KV that was stored under another configuration ({difference}), none"
+        " may",
+        place=place, left="0 tokens", right=f"{got} tokens", size=f"{got:+d} tokens", limit="0",
+    )
+
+
+def _check_free_hits(
+    pair: Pair, place: str, phase: Phase, got: dict[str, int], wanted: dict[str, int]
+) -> Iterator[Finding]:
+    """Where the store gives what it likes: that the local cache gave none of it, and that there is a reference."""
+    if got["local"] != wanted["local"]:
+        yield from _wrong_sums(place, phase, {**got, "external": wanted["external"]}, wanted)
+    if not pair.cell.batch_invariant and got["external"] not in (0, wanted["external"]):
+        yield finding(
+            FindingKind.EXTERNAL_HITS,
+            f"{place}: {got['external']} of {wanted['external']} tokens came from the store; where kernels are not"
+            " batch invariant nothing is bitwise equal to a part of a hit",
+            place=place, left=f"0 or {wanted['external']} tokens", right=f"{got['external']} tokens",
+        )
 
 
 def _kind(phase: Phase, source: str) -> FindingKind:
@@ -160,7 +198,7 @@ def _check_sources(kind: FindingKind, place: str, record: PhaseRecord, hits: Pha
 
 def _check_clearing(role: Role, record: PhaseRecord) -> Iterator[Finding]:
     place = f"{role} {record.phase}"
-    needed = record.phase in RESTORES
+    needed = record.phase in CLEARED_RESTORES
     if needed and record.reset_ok is None:
         yield finding(
             FindingKind.RESET_FAILED, f"{place}: nothing says that the prefix cache was reset before it",
@@ -189,7 +227,9 @@ def _check_delivery(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Fin
             place=place, left=f"{promised} tokens", right=f"{delivered} tokens", limit="0",
         )
     yield from _check_overrun(pair, place, record, again)
-    if record.loaded_bytes is not None and record.loaded_bytes <= 0 and pair.cell.expected_external_tokens > 0:
+    # Of a store that another configuration filled nobody knows how much it gives.
+    expected = record.external_tokens if pair.cell.sharing else pair.cell.expected_external_tokens
+    if record.loaded_bytes is not None and record.loaded_bytes <= 0 and expected > 0:
         yield finding(
             FindingKind.NOTHING_DELIVERED, f"{place}: the connector loaded {record.loaded_bytes} bytes",
             place=place, left="more than 0 bytes", right=f"{record.loaded_bytes} bytes",
@@ -198,7 +238,7 @@ def _check_delivery(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Fin
 
 def _check_overrun(pair: Pair, place: str, record: PhaseRecord, again: bool) -> Iterator[Finding]:
     """More bytes than the promised tokens have were written outside of them, whether an answer shows it or not."""
-    each = pair.token_bytes()
+    each = pair.token_bytes(filled=record.phase is Phase.OWN_RESTORE)
     # Between two engines whole blocks are read, and the bytes must be exactly theirs (check_handover).
     if each is None or record.loaded_bytes is None or again or pair.cell.hands_over:
         return
@@ -243,6 +283,9 @@ def _check_blocks(pair: Pair) -> Iterator[Finding]:
     populate, restore = pair.record(Role.SUBJECT, Phase.POPULATE), pair.record(Role.SUBJECT, Phase.RESTORE)
     hits = pair.cell.hits_of(Role.SUBJECT, Phase.RESTORE)
     if populate is None or restore is None or hits is None or pair.cell.edge is Edge.PREEMPTION:
+        return
+    if int(pair.subject_leg.filler.engine.get("block_size", pair.cell.block_size)) != pair.cell.block_size:
+        # Numbers of blocks of another size say nothing of where KV came from.
         return
     sources = {prompt.index: prompt.blocks for prompt in populate.prompts}
     for prompt in restore.prompts:

@@ -45,12 +45,14 @@ OUTCOME_OF: Mapping[FindingKind, Outcome] = {
     FindingKind.NOTHING_DELIVERED: Outcome.VACUOUS,
     FindingKind.OVERRUN: Outcome.FAIL,
     FindingKind.EDGE_NOT_REACHED: Outcome.VACUOUS,
+    FindingKind.DIFFERENCE_NOT_TAKEN: Outcome.VACUOUS,
     FindingKind.ORACLE_UNSTABLE: Outcome.UNSTABLE,
     FindingKind.SUBJECT_UNSTABLE: Outcome.UNSTABLE,
     FindingKind.PROMPTS_DIFFER: Outcome.VACUOUS,
     FindingKind.NOTHING_COMPARED: Outcome.VACUOUS,
     FindingKind.LOGPROBS_MISSING: Outcome.VACUOUS,
     FindingKind.DIGESTS_MISSING: Outcome.VACUOUS,
+    FindingKind.FORBIDDEN_HITS: Outcome.FAIL,
     FindingKind.TOKENS: Outcome.FAIL,
     FindingKind.LOGPROBS: Outcome.FAIL,
     FindingKind.NAN: Outcome.FAIL,
@@ -97,9 +99,11 @@ class Pair:
     def subject_leg(self) -> Leg:
         return self.legs[self.cell.subject]
 
-    def token_bytes(self) -> int | None:
-        """Bytes of one token's KV in all layers of the subject; None when unknown."""
-        resolved = self.subject.resolved if self.subject is not None else None
+    def token_bytes(self, *, filled: bool = False) -> int | None:
+        """Bytes of one token's KV in all layers of the subject, or of who filled its store; None when unknown."""
+        resolved = None
+        if self.subject is not None:
+            resolved = self.subject.filled if filled else self.subject.resolved
         size = ITEM_BYTES.get(resolved.dtype) if resolved is not None else None
         if resolved is None or size is None:
             return None
@@ -115,7 +119,25 @@ class Pair:
     @property
     def reference_phase(self) -> Phase:
         """The oracle's phase that the restore is compared with."""
+        if self.cell.sharing is not None and self.hits_in(Phase.RESTORE) == 0:
+            # What nobody gave back was computed, in batches of the recompute's size.
+            return Phase.RECOMPUTE
         return Phase.RECOMPUTE if self.cell.reference is Reference.RECOMPUTE else Phase.LOCAL_HIT
+
+    def hits_in(self, phase: Phase) -> int | None:
+        """Prompt tokens that one of the subject's phases found in the store; None when it did not run."""
+        record = self.record(Role.SUBJECT, phase)
+        return None if record is None else record.external_tokens
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the subject's second restore must answer as its first.
+
+        Not where a store gave the first one nothing, as it may between configurations, and the kernels round a hit
+        otherwise than a recompute: the second restore then hits what the first one stored.
+        """
+        unequal = self.hits_in(Phase.RESTORE) != self.hits_in(Phase.RESTORE_AGAIN)
+        return self.cell.sharing is None or self.cell.batch_invariant or not unequal
 
     def answers(self) -> tuple[tuple[Role, Phase], ...]:
         """Every phase whose answers a claim rests on: the reference, the restore, and both A/A controls."""

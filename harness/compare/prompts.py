@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.compare.pair import Pair, finding, words
-from harness.records import ROLE_PHASES, Finding, FindingKind, Phase, PhaseRecord, Role
+from harness.records import Finding, FindingKind, Phase, PhaseRecord, Role
 
 
 def check_prompts(pair: Pair) -> Iterator[Finding]:
@@ -14,7 +14,7 @@ def check_prompts(pair: Pair) -> Iterator[Finding]:
     records = [
         (f"{role} {phase}", record)
         for role in Role
-        for phase in ROLE_PHASES[role]
+        for phase in pair.cell.phases_of(role)
         if (record := pair.record(role, phase)) is not None
     ]
     reference = pair.record(Role.ORACLE, pair.reference_phase)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from harness.bits import is_nan
 from harness.compare.pair import Pair, finding, matched
 from harness.compare.steps import Likeness, compare_steps, rank_words, token_words
-from harness.records import ROLE_PHASES, Compared, Finding, FindingKind, Phase, PhaseRecord, PromptResult, Role
+from harness.records import Compared, Finding, FindingKind, Phase, PhaseRecord, PromptResult, Role, Rule
 
 #: Phases of the subject in which nothing comes from the store -> the oracle's phase that did the same work.
 BESIDE_THE_STORE = {Phase.POPULATE: Phase.RECOMPUTE, Phase.LOCAL_HIT: Phase.LOCAL_HIT}
@@ -21,7 +21,7 @@ BESIDE_THE_STORE = {Phase.POPULATE: Phase.RECOMPUTE, Phase.LOCAL_HIT: Phase.LOCA
 def check_nan(pair: Pair) -> Iterator[Finding]:
     """One finding per phase that holds a NaN logprob; equal NaNs on both sides are no agreement."""
     for role in Role:
-        for phase in ROLE_PHASES[role]:
+        for phase in pair.cell.phases_of(role):
             record = pair.record(role, phase)
             places = [
                 (prompt.index, place)
@@ -50,6 +50,8 @@ def compare_values(pair: Pair) -> tuple[list[Finding], Compared]:
         *(_token_finding(one, two, like) for one, two, like in pairs if not like.same_tokens),
         *(_logprob_finding(one, two, like) for one, two, like in pairs if like.first_unequal is not None),
     ]
+    if not pair.repeats:
+        findings += compare_second(pair)
     likes = [like for _, _, like in pairs]
     return findings, Compared(
         prompts=len(pairs),
@@ -61,19 +63,33 @@ def compare_values(pair: Pair) -> tuple[list[Finding], Compared]:
     )
 
 
+def compare_second(pair: Pair) -> Iterator[Finding]:
+    """A second restore that cannot be held against the first is held against the oracle's local hit."""
+    reference, record = pair.record(Role.ORACLE, Phase.LOCAL_HIT), pair.record(Role.SUBJECT, Phase.RESTORE_AGAIN)
+    if reference is not None and record is not None:
+        yield from _first_difference(reference, record, Phase.RESTORE_AGAIN)
+
+
+def _first_difference(reference: PhaseRecord, record: PhaseRecord, phase: Phase) -> Iterator[Finding]:
+    for one, two in matched(reference.prompts, record.prompts):
+        like = compare_steps(one.steps, two.steps)
+        if not like.same_tokens or like.first_unequal is not None:
+            make = _token_finding if like.first_unequal is None else _logprob_finding
+            yield make(one, two, like, phase)
+            return
+
+
 def compare_beside(pair: Pair) -> Iterator[Finding]:
     """At most one finding per phase: the first answer that the store changed although nothing came from it."""
+    if pair.cell.sharing is not None and pair.cell.sharing.rule is not Rule.MUST_HIT:
+        # Another configuration computed these.
+        return
     for phase, other in BESIDE_THE_STORE.items():
         reference, record = pair.record(Role.ORACLE, other), pair.record(Role.SUBJECT, phase)
         # Other hits mean other batches, and have findings of their own.
         if reference is None or record is None or _hits(reference) != _hits(record):
             continue
-        for one, two in matched(reference.prompts, record.prompts):
-            like = compare_steps(one.steps, two.steps)
-            if not like.same_tokens or like.first_unequal is not None:
-                make = _token_finding if like.first_unequal is None else _logprob_finding
-                yield make(one, two, like, phase)
-                break
+        yield from _first_difference(reference, record, phase)
 
 
 def _hits(record: PhaseRecord) -> tuple[object, ...]:

@@ -30,6 +30,7 @@ ADAPTERS: Mapping[str, Adapter] = {
     adapter.alias: adapter
     for adapter in (
         embedded.ADAPTER,
+        embedded.FILE,
         umbp.ADAPTER,
         example.ADAPTER,
         multi.ADAPTER,

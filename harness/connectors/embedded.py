@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``embedded``: the harness's own store in host memory (``harness.kvstore``)."""
+"""``embedded``, ``embedded_file``: the harness's own store in host memory, and one whose objects outlive its engine."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from harness.connectors.adapter import LEVELS, Adapter, Option, transfer
+from harness.connectors.adapter import FOLDER, LEVELS, Adapter, Option, transfer
 from harness.kvstore.faults import FAULTS
+from harness.kvstore.faults.shared import LACKING
 from harness.records import SubjectSpec
 
 #: Capacity of a store's pool where a scenario does not say, MiB.
@@ -21,6 +22,23 @@ def configure(subject: SubjectSpec) -> dict[str, Any]:
         options["fault"] = subject.fault
     return transfer("EmbeddedStoreConnector", options, module="harness.kvstore.connector")
 
+
+def configure_file(subject: SubjectSpec) -> dict[str, Any]:
+    """The store with a file in the leg's folder, and the subject's fault."""
+    config = configure(subject)
+    options = {**config["kv_connector_extra_config"], "file": f"{FOLDER}/objects"}
+    return {**config, "kv_connector_extra_config": options}
+
+
+FILE = Adapter(
+    alias="embedded_file",
+    connector="EmbeddedStoreConnector",
+    configure=configure_file,
+    options={"capacity_mib": Option(at_least=1), "fault": Option(values=tuple(LACKING))},
+    evidence="as of `embedded`; a new engine reads its objects from a file",
+    drain="at the end of the step that computed a block",
+    survives_restart=True,
+)
 
 ADAPTER = Adapter(
     alias="embedded",

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.controls.table import ENGINE, ORACLE, STORE, Control
 from harness.plan import make_plan
-from harness.records import Cell, DecodeSpec, Leg, Limits, Model, PromptSpec, Role, Scenario, SubjectSpec
+from harness.records import Cell, DecodeSpec, Filling, Leg, Limits, Model, PromptSpec, Role, Scenario, SubjectSpec
 from harness.wire import named
 
 MODEL = "tiny"
@@ -54,17 +54,16 @@ def plant(
         find_model, identity: as of ``make_plan``.
         stores: folder for the stores that several engines share.
     """
-    model = find_model(MODEL)
     planted = []
     for control in controls:
         name = _name(control)
-        cell, oracle, subject, *further = _pair(control, {}, model, identity)
+        cell, oracle, subject, *further = _pair(control, {}, find_model, identity)
         subject, oracle = _faulty(control, subject), _faulty(control, oracle)
         first = None
         if control.before is not None:
             variable = {"KVPARITY_SHARED_STORE": f"{stores}/{name}.objects"}
             subject = _changed(subject, env={**subject.env, **variable})
-            _, _, other, *_ = _pair(control, control.before, model, identity)
+            _, _, other, *_ = _pair(control, control.before, find_model, identity)
             first = _changed(other, env={**other.env, **variable})
         cell = replace(cell, id=name, oracle=oracle.digest, subject=subject.digest)
         legs = {leg.digest: leg for leg in (oracle, subject, *further)}
@@ -78,7 +77,7 @@ def _name(control: Control) -> str:
 
 
 def _pair(
-    control: Control, other: Mapping[str, Any], model: Model, identity: Mapping[str, str]
+    control: Control, other: Mapping[str, Any], find_model: Callable[[str], Model], identity: Mapping[str, str]
 ) -> tuple[Cell, *tuple[Leg, ...]]:
     """The cell without faults of engine and runner, its oracle, its subject and its further legs.
 
@@ -87,6 +86,8 @@ def _pair(
     fault = control.fault if control.where == STORE else None
     axes = {"layout": control.layout, "backend": control.backend, "batch_invariant": control.batch_invariant}
     axes.update({name: value for name, value in other.items() if name in axes})
+    if control.differs is not None:
+        axes["differs"] = control.differs
     engine = {**ENGINE_ARGUMENTS, **{name: value for name, value in other.items() if name not in axes}}
     scenario = Scenario(
         name="controls", path="harness/controls/table.py", platforms=("cpu",), model=MODEL,
@@ -97,14 +98,14 @@ def _pair(
         ground_truth=Limits() if control.ground_truth else None,
     )
     fake = None if control.fake is None else {}
-    plan = make_plan([scenario], platform="cpu", find_model=lambda name: model, identity=identity, fake=fake)
+    plan = make_plan([scenario], platform="cpu", find_model=find_model, identity=identity, fake=fake)
     (cell,) = plan.cells
     return cell, *(plan.leg(digest) for digest in (cell.oracle, cell.subject, *cell.further))
 
 
 def _subject(control: Control, fault: str | None) -> SubjectSpec:
     for alias, options in (control.connector or {}).items():
-        return SubjectSpec(connector=alias, options=options)
+        return SubjectSpec(connector=alias, options=options, fault=fault)
     load = {"load": control.load} if control.load != "sync" else {}
     return SubjectSpec(connector="embedded", fault=fault, options={"capacity_mib": 16, **load})
 
@@ -120,6 +121,8 @@ def _faulty(control: Control, leg: Leg) -> Leg:
         leg = _changed(leg, prompts=replace(leg.prompts, seed=leg.prompts.seed + 1))
     elif control.fault == "phase_missing":
         leg = _changed(leg, phases=leg.phases[:-1])
+    elif control.fault == "difference_not_taken":
+        leg = _changed(leg, filling=Filling())
     elif control.fault == "older_result":
         # A leg of its own: its name in the run folder is given away.
         leg = _changed(leg, identity={**leg.identity, "control": control.fault})

@@ -47,6 +47,7 @@ class Control:
         roles: legs that have the fault, of those of the engine.
         leg: fields of the faulty legs that differ.
         fake: what the fake engine plants, for endings that a real one does not have on demand.
+        differs: in what the engine that fills the store differs, with a store that outlives it.
         before: axes of the cell whose engine runs before, with the same store.
         ground_truth: whether the cell is held against the ground truth.
     """
@@ -67,6 +68,7 @@ class Control:
     roles: tuple[Role, ...] = SUBJECT
     leg: Mapping[str, Any] = field(default_factory=dict)
     fake: Mapping[str, Any] | None = None
+    differs: str | None = None
     before: Mapping[str, Any] | None = None
     ground_truth: bool = False
 
@@ -137,6 +139,8 @@ CONTROLS: tuple[Control, ...] = (
            also=(*VALUES, Kind.KV_DIGESTS)),
     _store("key_without_batch_invariance", Kind.POPULATE_NOT_COLD, Outcome.VACUOUS,
            before={"batch_invariant": False}),
+    _store("key_without_weights", Kind.FORBIDDEN_HITS, differs="weights", connector={"embedded_file": {}},
+           must=(Kind.KV_DIGESTS, Kind.LOGPROBS), also=VALUES),
     # The engine: not what was asked for.
     _engine("other_layout", Kind.LAYOUT_NOT_AS_ASKED, roles=BOTH, also=(Kind.STRIDES_NOT_AS_LAYOUT,)),
     _engine("layout_in_name_only", Kind.STRIDES_NOT_AS_LAYOUT, roles=BOTH),
@@ -171,6 +175,8 @@ CONTROLS: tuple[Control, ...] = (
     _runner("older_result", "the subject's result is that of an older leg", Kind.STALE_OBSERVATION),
     _runner("pool_too_large", "the pool holds all prompts of a set that is made for preemption", Kind.EDGE_NOT_REACHED,
             prompts="many"),
+    _runner("difference_not_taken", "the store is filled under the configuration that reads it",
+            Kind.DIFFERENCE_NOT_TAKEN, differs="hash_seed", connector={"embedded_file": {}}),
     # How a leg ends.
     _runner("source_missing", "the connector's source is not on this machine", Kind.UNAVAILABLE,
             connector={"umbp": {"overlay": "/nowhere/no-such-tree"}}),

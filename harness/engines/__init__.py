@@ -8,8 +8,8 @@ the name of each stage as it begins (``import``, ``load``), so that the parent c
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from harness.errors import LegError
@@ -31,6 +31,8 @@ ENGINES = {
 class Answer:
     """One prompt's output: generated steps, promised cached tokens, finish reason, the promise by source if known, and
     what another engine held ready for it, if one did.
+
+    ``carried`` is what its request carried beside the prompt when it reached the engine core.
     """
 
     steps: tuple[Step, ...]
@@ -39,6 +41,7 @@ class Answer:
     local_tokens: int | None = None
     external_tokens: int | None = None
     handover: Handover | None = None
+    carried: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,13 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.connectors import FOLDER, LEG, PORT, PROCESS, Metric, adapter_of_class, filled
 from harness.engines import Answer, Counters, Placement
-from harness.records import DecodeSpec, Leg, Resolved, Step
+from harness.errors import LegError
+from harness.records import DecodeSpec, Leg, Model, Resolved, Step
 from harness.server_restart import STORE_VARIABLE
 
 PROBE = "harness.plugin.probe.Probe"
@@ -120,13 +122,19 @@ class VllmEngine:
             arguments["kv_transfer_config"] = filled(leg.kv_transfer_config, words)
             if kv_role is not None:
                 arguments["kv_transfer_config"]["kv_role"] = kv_role
-        self._llm = llm(model=leg.model.path, worker_extension_cls=PROBE, disable_log_stats=False, **arguments)
+        #: What every request carries beside its prompt, as ``LLM.generate`` takes it.
+        self._salt = {"cache_salt": leg.request["cache_salt"]} if "cache_salt" in leg.request else {}
+        self._adapter = _adapter(leg.request.get("lora"), leg.model)
+        self._llm = llm(model=_model_path(leg), worker_extension_cls=PROBE, disable_log_stats=False, **arguments)
         adapter = adapter_of_class((leg.kv_transfer_config or {}).get("kv_connector"))
         self._bytes = adapter.bytes_moved if adapter is not None else None
         self._call("kvparity_watch")
         #: Internal request id -> (local, external) tokens of its first admission.
         self._promises: dict[str, tuple[int, int]] = {}
+        #: Internal request id -> what it carried.
+        self._carried: dict[str, dict[str, str]] = {}
         self._remember_promises(self._llm.llm_engine.engine_core)
+        self._remember_carried(self._llm.llm_engine.engine_core)
 
     def _remember_promises(self, core: Any) -> None:
         """A request's hits by source pass by once, in the engine core's outputs (vllm/v1/engine: EngineCoreOutput)."""
@@ -143,6 +151,17 @@ class VllmEngine:
 
         core.get_output = remembering
 
+    def _remember_carried(self, core: Any) -> None:
+        """What a request carries is believed as the engine core is given it (vllm/v1/engine: EngineCoreRequest)."""
+        add_request = core.add_request
+
+        def remembering(request: Any, *arguments: Any, **named: Any) -> Any:
+            carried = {"cache_salt": request.cache_salt, "lora": getattr(request.lora_request, "lora_name", None)}
+            self._carried[request.request_id] = {name: value for name, value in carried.items() if value}
+            return add_request(request, *arguments, **named)
+
+        core.add_request = remembering
+
     def _call(self, name: str, *arguments: Any) -> Any:
         """Call the probe in every worker; they hold different shards, and rank 0 speaks for them."""
         return self._llm.collective_rpc(name, args=arguments)[0]
@@ -152,7 +171,9 @@ class VllmEngine:
         return Resolved(**{key: tuple(value) if isinstance(value, list) else value for key, value in answer.items()})
 
     def generate(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
-        return [answer_of(output, hits) for output, hits in self.outputs(prompts, decode, [None] * len(prompts))]
+        found = self.outputs(prompts, decode, [None] * len(prompts))
+        carried = {name.rpartition("-")[0]: value for name, value in self._carried.items()}
+        return [answer_of(output, hits, carried.get(output.request_id)) for output, hits in found]
 
     def outputs(
         self, prompts: Sequence[Sequence[int]], decode: DecodeSpec, transfers: Sequence[Mapping[str, Any] | None]
@@ -161,15 +182,19 @@ class VllmEngine:
 
         ``transfers`` has what each request tells the connector (``kv_transfer_params``), None for nothing.
         """
+        self._carried.clear()
+        more = {} if self._adapter is None else {"lora_request": self._adapter}
         requests = [
-            ({"prompt_token_ids": list(prompt)}, self._parameters(decode, transfer))
+            ({"prompt_token_ids": list(prompt), **self._salt}, self._parameters(decode, transfer))
             for prompt, transfer in zip(prompts, transfers, strict=True)
         ]
         batches = [requests] if decode.submit == "together" else [[request] for request in requests]
         found = [
             output
             for batch in batches
-            for output in self._llm.generate([one for one, _ in batch], [one for _, one in batch], use_tqdm=False)
+            for output in self._llm.generate(
+                [one for one, _ in batch], [one for _, one in batch], use_tqdm=False, **more
+            )
         ]
         # vLLM appends a random part to the name of each request.
         promises = {name.rpartition("-")[0]: hits for name, hits in self._promises.items()}
@@ -253,11 +278,52 @@ class VllmEngine:
                 shutdown()
 
 
+def _model_path(leg: Leg) -> str:
+    """The model's folder; where its name must not tell, a link of another name in a folder of the leg's own.
+
+    Each process of the leg makes the link anew, so that the same path can lead to another model.
+    """
+    if leg.model_name is None:
+        return leg.model.path
+    link = own_folder() / leg.model_name
+    link.unlink(missing_ok=True)
+    link.symlink_to(leg.model.path, target_is_directory=True)
+    return str(link)
+
+
+def _adapter(name: str | None, model: Model) -> Any:
+    """vLLM's request for an adapter of that name, made here and now; None for none."""
+    if name is None:
+        return None
+    from vllm.lora.request import LoRARequest
+
+    from harness.adapter import write_adapter
+
+    folder = own_folder() / f"adapter-{name}"
+    folder.mkdir(exist_ok=True)
+    write_adapter(folder, Path(model.path))
+    return LoRARequest(lora_name=name, lora_int_id=1, lora_path=str(folder))
+
+
+def own_folder() -> Path:
+    """The folder of the leg's own that is not its connector's.
+
+    Raises:
+        LegError: nobody named one; only the runner does.
+    """
+    store = os.environ.get(STORE_VARIABLE)
+    if not store:
+        raise LegError(f"{STORE_VARIABLE} names no folder, and the leg needs one of its own")
+    return Path(store).parent
+
+
 def _is(metric: Any, asked: Metric) -> bool:
     return metric.name == asked.name and all(metric.labels.get(key) == word for key, word in asked.labels.items())
 
 
-def answer_of(output: Any, hits: tuple[int | None, int | None]) -> Answer:
+def answer_of(
+    output: Any, hits: tuple[int | None, int | None], carried: Mapping[str, str] | None = None
+) -> Answer:
     """One prompt's answer; hits are its local and external tokens."""
     completion = output.outputs[0]
     logprobs = completion.logprobs or [None] * len(completion.token_ids)
@@ -266,7 +332,7 @@ def answer_of(output: Any, hits: tuple[int | None, int | None]) -> Answer:
     )
     return Answer(
         steps=steps, cached_tokens=output.num_cached_tokens, finish_reason=completion.finish_reason,
-        local_tokens=hits[0], external_tokens=hits[1],
+        local_tokens=hits[0], external_tokens=hits[1], carried=carried or {},
     )
 
 

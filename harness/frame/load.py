@@ -42,11 +42,12 @@ class LoadedRun:
     Columns of ``cells``, a row per cell (``frame.csv``):
         scenario, cell: names; together unique in a run.
         layout, backend, batch_invariant, block_size: asked for; block size in tokens.
-        connector, prompt_set, restore, seed, transfer, load, fault: further axes, missing where the scenario does not
-            have them.
+        connector, prompt_set, restore, differs, seed, transfer, load, fault: further axes, missing where the scenario
+            does not have them.
         reference: what the restore is compared with, ``recompute`` or ``local_hit``.
         restores: False where the connector gives nothing back by design.
         level: ``engine``, or ``unit`` for a store's planner and worker without one.
+        sharing: of a store that another configuration filled: what it may give, and what it gave.
         outcome, verdict, expected_outcome: what became of the cell; ``expected`` or ``fail`` by the scenario's
             expectation; what the scenario expects.
         findings: kinds in judging order, each once, with ``;`` between them (docs/findings.md).

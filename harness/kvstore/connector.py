@@ -53,9 +53,11 @@ class EmbeddedStoreConnector(KVConnectorBase_V1):
         self.worker: StoreWorker | None = None
         if role == KVConnectorRole.SCHEDULER:
             block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-            self.scheduler = scheduler_class(settings.fault)(block_size, settings.load == "async")
+            half = scheduler_class(settings.fault, outlives=settings.file is not None)
+            self.scheduler = half(block_size, settings.load == "async", settings.file)
         else:
-            self.worker = worker_class(settings.fault)(vllm_config, kv_cache_config, settings)
+            worker = worker_class(settings.fault, outlives=settings.file is not None)
+            self.worker = worker(vllm_config, kv_cache_config, settings)
 
     @property
     def requires_kv_delivery(self) -> bool:

@@ -43,9 +43,10 @@ class Tracked:
 class StoreScheduler:
     """Decides what is promised, stored, loaded and evicted; the workers only carry it out, in order."""
 
-    def __init__(self, block_size: int, asynchronous: bool) -> None:
+    def __init__(self, block_size: int, asynchronous: bool, file: str | None = None) -> None:
         self._block_size = block_size
         self._async = asynchronous
+        self._file = file
         self._tracked: dict[str, Tracked] = {}
         self._loads: list[Move] = []
         self._pinned: dict[int, Move] = {}

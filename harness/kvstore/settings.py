@@ -25,12 +25,15 @@ class Settings:
         transfer: ``bulk`` or ``ranges``.
         load: ``sync`` (before the forward pass) or ``async`` (between steps, in a thread).
         fault: None, or the name of a planted fault.
+        file: where the objects outlive the engine, for ``harness.kvstore.objectfile``; None for a store that ends with
+            it.
     """
 
     capacity_mib: float = 256
     transfer: str = "bulk"
     load: str = "sync"
     fault: str | None = None
+    file: str | None = None
 
     @classmethod
     def of(cls, extra: Mapping[str, Any] | None) -> Settings:

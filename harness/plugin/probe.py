@@ -8,6 +8,7 @@ whose attributes collide with the worker's (vllm/v1/worker/worker_base.py: Worke
 
 from __future__ import annotations
 
+import hashlib
 from functools import wraps
 from typing import Any
 
@@ -15,6 +16,9 @@ import torch
 
 from harness.plugin import batch_invariant, kvtensors
 from harness.plugin.watch import BlockWatch
+
+#: Elements of a parameter that its digest covers.
+SAMPLE = 1024
 
 
 class Probe:
@@ -51,6 +55,22 @@ class Probe:
             "num_blocks": first.num_blocks,
             "threads": torch.get_num_threads(),
             "connector": None if connector is None else type(connector).__name__,
+            "settings": self._kvparity_settings(),
+        }
+
+    def _kvparity_settings(self) -> dict[str, str]:
+        """What else can tell two engines' KV apart, as this worker has it; see ``harness.records.Resolved``."""
+        from vllm.v1.core import kv_cache_utils
+
+        model, cache = self.vllm_config.model_config, self.vllm_config.cache_config
+        return {
+            "model": model.model,
+            "revision": str(model.revision),
+            "weights": _weights(self.model_runner.model),
+            "model dtype": str(model.dtype).removeprefix("torch."),
+            "kv cache dtype": str(cache.cache_dtype),
+            # Made where block hashes are; a worker in a process of its own has none.
+            "hash seed": getattr(kv_cache_utils, "NONE_HASH", b"").hex(),
         }
 
     def kvparity_watch(self) -> None:
@@ -121,6 +141,16 @@ def _connector() -> Any:
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
     return get_kv_transfer_group() if has_kv_transfer_group() else None
+
+
+def _weights(model: torch.nn.Module) -> str:
+    """Digest of the first elements of each loaded parameter."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, parameter in model.named_parameters():
+        if parameter.numel() and parameter.is_contiguous():
+            sample = parameter.detach().flatten()[:SAMPLE].cpu().view(torch.uint8)
+            digest.update(f"{name}\0".encode() + sample.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _alias(backend: type) -> str:

@@ -18,6 +18,7 @@ from harness.records.names import (
     RESTORES,
     ROLE_PHASES,
     SCHEMA_VERSION,
+    SHARING_PHASES,
     Certainty,
     Change,
     Edge,
@@ -27,6 +28,7 @@ from harness.records.names import (
     Phase,
     Reference,
     Role,
+    Rule,
 )
 from harness.records.observation import (
     Failure,
@@ -39,11 +41,13 @@ from harness.records.observation import (
 )
 from harness.records.plan import (
     Cell,
+    Filling,
     GroundTruth,
     Leg,
     Model,
     PhaseHits,
     Plan,
+    Sharing,
 )
 from harness.records.scenario import (
     DecodeSpec,
@@ -76,6 +80,7 @@ __all__ = [
     "EvidenceSpec",
     "Expectation",
     "Failure",
+    "Filling",
     "Finding",
     "FindingKind",
     "GREEN",
@@ -103,8 +108,11 @@ __all__ = [
     "Reference",
     "Resolved",
     "Role",
+    "Rule",
     "SCHEMA_VERSION",
+    "SHARING_PHASES",
     "Scenario",
+    "Sharing",
     "Step",
     "SubjectSpec",
     "Verdict",

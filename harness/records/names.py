@@ -77,6 +77,8 @@ class Phase(StrEnum):
     RECOMPUTE_AGAIN = "recompute_again"
     POPULATE = "populate"
     LOCAL_HIT = "local_hit"
+    #: The engine that filled a store gets its own KV back, before another configuration reads the store.
+    OWN_RESTORE = "own_restore"
     RESTORE = "restore"
     RESTORE_AGAIN = "restore_again"
 
@@ -87,11 +89,25 @@ ROLE_PHASES: Mapping[Role, tuple[Phase, ...]] = {
     Role.SUBJECT: (Phase.POPULATE, Phase.LOCAL_HIT, Phase.RESTORE, Phase.RESTORE_AGAIN),
 }
 
+#: Phases of a subject whose store is filled under one configuration and read under another.
+SHARING_PHASES = (Phase.POPULATE, Phase.LOCAL_HIT, Phase.OWN_RESTORE, Phase.RESTORE, Phase.RESTORE_AGAIN)
+
 #: The way of restoring in which two live engines share the subject's leg (axis ``restore``).
 PREFILL_DECODE = "prefill_decode"
 
-#: Phases whose prefix comes from the store.
+#: Phases whose prefix comes from the store and that a cell's claim rests on.
 RESTORES = (Phase.RESTORE, Phase.RESTORE_AGAIN)
+
+
+class Rule(StrEnum):
+    """What a store may give across a difference between who filled it and who reads it (``harness.sharing``)."""
+
+    #: Nothing differs: everything must come back.
+    MUST_HIT = "must_hit"
+    #: Its KV is another one's.
+    MUST_NOT_HIT = "must_not_hit"
+    #: As much as the store likes, as long as the KV is bitwise what the reader computes itself.
+    MAY_HIT = "may_hit"
 
 
 class Certainty(StrEnum):
@@ -171,6 +187,7 @@ class FindingKind(StrEnum):
     NOTHING_DELIVERED = "nothing_delivered"
     OVERRUN = "overrun"
     EDGE_NOT_REACHED = "edge_not_reached"
+    DIFFERENCE_NOT_TAKEN = "difference_not_taken"
     # A/A control
     ORACLE_UNSTABLE = "oracle_unstable"
     SUBJECT_UNSTABLE = "subject_unstable"
@@ -180,6 +197,7 @@ class FindingKind(StrEnum):
     LOGPROBS_MISSING = "logprobs_missing"
     DIGESTS_MISSING = "digests_missing"
     # values
+    FORBIDDEN_HITS = "forbidden_hits"
     TOKENS = "tokens"
     LOGPROBS = "logprobs"
     NAN = "nan"

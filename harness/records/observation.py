@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.records.names import Ending, Phase
 
@@ -29,6 +29,9 @@ class Resolved:
         num_blocks: blocks in the pool.
         threads: OpenMP threads of the worker.
         connector: class of the worker's KV connector, None without.
+        settings: what else can tell two engines' KV apart, in words: ``model`` (its name there), ``revision``,
+            ``weights`` (digest of a sample of the loaded ones), ``model dtype``, ``kv cache dtype``, ``hash seed`` (of
+            vLLM's block hashes).
     """
 
     layout: str
@@ -45,6 +48,7 @@ class Resolved:
     num_blocks: int
     threads: int
     connector: str | None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +128,8 @@ class PhaseRecord:
         delivered_tokens, loaded_bytes, stored_bytes: what the connector itself says it moved in this phase; None
             when it has no such counter.
         preemptions: requests that the scheduler preempted; None when the engine does not tell.
+        carried: what its requests carried beside their prompts when they reached the engine core: ``cache_salt``,
+            ``lora``.
         seconds: duration of generation.
         digest_seconds: duration of reading and digesting the KV blocks afterwards.
     """
@@ -141,6 +147,7 @@ class PhaseRecord:
     seconds: float
     preemptions: int | None = None
     digest_seconds: float = 0.0
+    carried: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,8 +175,10 @@ class Observation:
         schema: ``SCHEMA_VERSION`` of the writer.
         leg: digest of the leg that this belongs to.
         ending: how it ended.
-        resolved: None when the engine never came up.
+        resolved: None when the engine never came up; of the last process where there were several.
+        filled: what the process before it resolved, which filled its store; None where one process did all.
         prefill: the same of the engine that prefills for it; None where one engine does everything.
+        left_bytes: bytes of files that that process left in the leg's own folder; None where one process did all.
         phases: phases that finished, in order.
         failure: None when ending is OK.
         environment: versions, CPU, thread count and the allow-listed environment variables of the child.
@@ -196,6 +205,8 @@ class Observation:
     attempts: int = 1
     earlier: tuple[Failure, ...] = ()
     prefill: Resolved | None = None
+    filled: Resolved | None = None
+    left_bytes: int | None = None
 
     def phase(self, phase: Phase) -> PhaseRecord | None:
         return next((record for record in self.phases if record.phase is phase), None)

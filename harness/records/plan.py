@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-from harness.records.names import DEADLINES_S, PREFILL_DECODE, Certainty, Edge, Phase, Reference, Role
+from harness.records.names import DEADLINES_S, PREFILL_DECODE, Certainty, Edge, Phase, Reference, Role, Rule
 from harness.records.scenario import DecodeSpec, Expectation, Limits, PromptSpec
 
 
@@ -35,6 +35,22 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Filling:
+    """What the engine that fills a store has otherwise than the leg that reads it.
+
+    Each field stands for the leg's field of the same name, whole; None: the leg's own.
+    """
+
+    layout: str | None = None
+    backend: str | None = None
+    batch_invariant: bool | None = None
+    model: Model | None = None
+    engine: Mapping[str, Any] | None = None
+    env: Mapping[str, str] | None = None
+    request: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Leg:
     """One engine process's work; what in it can change its answer is named by ``digest``.
 
@@ -53,6 +69,11 @@ class Leg:
         restarts_before: phase before which the leg goes on in a new process with the same store; None for one process.
         server_restarts_before: phase before which the connector's server is stopped and started anew, while the engine
             lives; None for never.
+        filling: what the process before that one has otherwise; None for nothing.
+        request: what each request carries beside its prompt: ``cache_salt``, and as ``lora`` the name of an adapter
+            that is made for the leg (``harness.adapter``).
+        model_name: name under which the engine finds its model in a folder of the leg's own, whatever the model; None
+            for the model's own path.
         engine_name: ``vllm``; ``prefill_decode`` for two engines; ``transformers`` for a ground truth; ``unit`` for a
             store without an engine; ``fake`` and ``faulty`` for planted endings.
         fake: instructions for the fake engine, empty otherwise.
@@ -75,6 +96,9 @@ class Leg:
     digests: bool = True
     restarts_before: Phase | None = None
     server_restarts_before: Phase | None = None
+    filling: Filling | None = None
+    request: Mapping[str, str] = field(default_factory=dict)
+    model_name: str | None = None
     engine_name: str = "vllm"
     fake: Mapping[str, Any] = field(default_factory=dict)
     deadlines: Mapping[str, float] = field(default_factory=lambda: DEADLINES_S)
@@ -83,6 +107,35 @@ class Leg:
     def level(self) -> str:
         """``engine``, or ``unit`` for a store alone, as a scenario says it."""
         return "unit" if self.engine_name == "unit" else "engine"
+
+    @property
+    def filler(self) -> Leg:
+        """The leg under the configuration of the engine that fills its store."""
+        if self.filling is None:
+            return self
+        given = {one.name: getattr(self.filling, one.name) for one in fields(self.filling)}
+        return replace(self, filling=None, **{name: value for name, value in given.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """What a cell says of a store that one configuration fills and another, the cell's own, reads.
+
+    Attributes:
+        difference: value of the axis ``differs``.
+        rule: what may come back.
+        shows: settings that must differ between the two engines as they report them, or the difference was not taken.
+        brings: settings that may differ with them; all others must be equal.
+        alters: whether the two compute different KV for certain.
+        control: digest of the leg that differs in nothing and must get everything back; None where that is the cell's.
+    """
+
+    difference: str
+    rule: Rule
+    shows: tuple[str, ...]
+    brings: tuple[str, ...]
+    alters: bool
+    control: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +196,7 @@ class Cell:
         restores: False where the subject gives nothing back by design, so that the cell says what merely having its
             connector changes; ``expected_external_tokens`` is 0 then.
         ground_truth: what its recompute is held against beside the store, None for nothing.
+        sharing: what it says of a store that another configuration filled, None for nothing.
     """
 
     scenario: str
@@ -159,6 +213,7 @@ class Cell:
     expectation: Expectation | None
     restores: bool = True
     ground_truth: GroundTruth | None = None
+    sharing: Sharing | None = None
 
     @property
     def hands_over(self) -> bool:
@@ -168,7 +223,13 @@ class Cell:
     @property
     def further(self) -> tuple[str, ...]:
         """Digests of the legs that it needs beside its own two."""
-        return (*self.ground_truth.truths, *self.ground_truth.peers.values()) if self.ground_truth else ()
+        control = (self.sharing.control,) if self.sharing and self.sharing.control else ()
+        truths = (*self.ground_truth.truths, *self.ground_truth.peers.values()) if self.ground_truth else ()
+        return (*truths, *control)
+
+    def phases_of(self, role: Role) -> tuple[Phase, ...]:
+        """The phases that a leg of that role must have run, in order."""
+        return tuple(one.phase for one in self.hits if one.role is role)
 
     def hits_of(self, role: Role, phase: Phase) -> PhaseHits | None:
         """The rule's answer for one phase; None for a phase that the role does not have."""
@@ -183,8 +244,7 @@ class Cell:
     @property
     def expected_blocks(self) -> int:
         """Blocks that each restore must have from the store, some by way of the local cache, summed over prompts."""
-        # Where nothing is given back, the blocks that a store would have given are compared as they were computed.
-        restore = self.hits_of(Role.SUBJECT, Phase.RESTORE if self.restores else Phase.LOCAL_HIT)
+        restore = self.hits_of(*self.given_back)
         if restore is None:
             return 0
         return sum(self.blocks_of(restore, index) for index in range(len(restore.local)))
@@ -193,6 +253,17 @@ class Cell:
         """Full blocks of one prompt that a phase with these hits has from the store and does not write itself."""
         # A whole prompt is handed over, and yet its last token is computed again, in its block.
         return max(sum(hits.of(index)) - self.hands_over, 0) // self.block_size
+
+    @property
+    def given_back(self) -> tuple[Role, Phase]:
+        """The phase whose hits say which blocks a restore is held to.
+
+        Where nothing is given back, or nobody knows how much, the blocks that a store would have given are compared as
+        they were computed.
+        """
+        if self.sharing is not None:
+            return Role.ORACLE, Phase.LOCAL_HIT
+        return Role.SUBJECT, Phase.RESTORE if self.restores else Phase.LOCAL_HIT
 
     @property
     def layout(self) -> str:

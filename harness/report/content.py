@@ -143,8 +143,7 @@ def _evidence(row: Mapping[str, Any], alone: bool) -> tuple[str, ...]:
     loaded = "" if pd.isna(row["loaded_bytes"]) else f"{row['loaded_bytes'] / 2**20:.1f}"
     return (
         row["cell"] if alone else f"{row['scenario']}::{row['cell']}",
-        row["reference"] + ("" if row["restores"] else ", nothing restored")
-        + (NO_ENGINE if row["level"] == "unit" else ""),
+        _reference(row),
         f"{row['external_tokens']}/{row['expected_external_tokens']}",
         f"{row['tokens_equal']}/{row['tokens_compared']}",
         f"{row['logprobs_equal']}/{row['logprobs_compared']}",
@@ -152,6 +151,13 @@ def _evidence(row: Mapping[str, Any], alone: bool) -> tuple[str, ...]:
         loaded,
         f"{row['duration_s']:.1f}",
     )
+
+
+def _reference(row: Mapping[str, Any]) -> str:
+    """What a pass was compared with, and what it means where it is not that KV was restored."""
+    words = row["reference"] + ("" if row["restores"] else ", nothing restored")
+    words += "" if pd.isna(row["sharing"]) else f"; {row['sharing']}"
+    return words + (NO_ENGINE if row["level"] == "unit" else "")
 
 
 def _groups(run: RunView):

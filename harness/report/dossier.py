@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.compare.pair import Pair
-from harness.records import ROLE_PHASES, Cell, Ending, Finding, FindingKind, Leg, Observation, Verdict
+from harness.records import Cell, Ending, Finding, FindingKind, Leg, Observation, Verdict
 from harness.report import RunView
 from harness.report.content import clip
 from harness.report.divergence import Comparison, comparisons
@@ -182,7 +182,7 @@ def _value(value: object) -> str:
 
 def _phases(pair: Pair) -> Iterator[tuple[str, ...]]:
     for role, _, observation in pair.sides():
-        for phase in ROLE_PHASES[role]:
+        for phase in pair.cell.phases_of(role):
             record = observation.phase(phase) if observation else None
             if record is not None:
                 reset = {None: "", True: "yes", False: "NO"}[record.reset_ok]

@@ -32,12 +32,14 @@ SENTENCES: Mapping[FindingKind, str] = {
     FindingKind.NOTHING_DELIVERED: "the connector delivered less than it promised",
     FindingKind.OVERRUN: "the connector loaded more bytes than the restored tokens have",
     FindingKind.EDGE_NOT_REACHED: "the prompts did not do to the engine what their set is made for",
+    FindingKind.DIFFERENCE_NOT_TAKEN: "the store was not filled under the configuration that was to differ",
     FindingKind.ORACLE_UNSTABLE: "the engine without the store does not repeat itself bit for bit",
     FindingKind.SUBJECT_UNSTABLE: "two restores of the same KV do not give the same bits",
     FindingKind.PROMPTS_DIFFER: "the phases did not answer the same prompts",
     FindingKind.NOTHING_COMPARED: "nothing, or less than asked for, was there to compare",
     FindingKind.LOGPROBS_MISSING: "logprobs are missing, so bitwise equality was not shown",
     FindingKind.DIGESTS_MISSING: "no restored KV block could be compared",
+    FindingKind.FORBIDDEN_HITS: "the store gave KV that was stored under another configuration",
     FindingKind.TOKENS: "restored KV gives different tokens than {reference}",
     FindingKind.LOGPROBS: "restored KV gives different logprobs than {reference}",
     FindingKind.NAN: "the engine gave NaN logprobs",
@@ -82,6 +84,8 @@ HINTS: Mapping[FindingKind, str] = {
     FindingKind.OVERRUN: "Compare the sizes of the connector's copies with the layout's runs: what lies beyond a block"
                          " was written, too.",
     FindingKind.EDGE_NOT_REACHED: "Make the pool smaller (many), or the steps' token budget (chunked).",
+    FindingKind.DIFFERENCE_NOT_TAKEN: "Compare what both engines resolved with what was asked; the setting was not"
+                                      " taken, or took another one with it.",
     FindingKind.ORACLE_UNSTABLE: "Pin threads and batch composition; without a stable oracle no store can be judged.",
     FindingKind.SUBJECT_UNSTABLE: "The oracle repeats itself or is listed above: look for loads that race with the"
                                   " first forward pass.",
@@ -89,6 +93,8 @@ HINTS: Mapping[FindingKind, str] = {
     FindingKind.NOTHING_COMPARED: "Lengthen the prefix to more than one block, or look for answers that ended early.",
     FindingKind.LOGPROBS_MISSING: "Ask for logprobs in the scenario, and check that the engine allows that many.",
     FindingKind.DIGESTS_MISSING: "Switch the digests on, or enlarge the pool so that no block is reused in a phase.",
+    FindingKind.FORBIDDEN_HITS: "Look for the setting among the parts of the connector's keys; give stores that must"
+                                " not be shared a namespace each.",
     FindingKind.TOKENS: "Read the KV localisation; if the KV is equal, the difference arose after the load.",
     FindingKind.LOGPROBS: "Differences below 0.06 nat with equal KV are rounding of an engine that is not batch"
                           " invariant; larger ones are wrong KV.",

@@ -26,6 +26,7 @@ from harness.records import (
 from harness.report import RunView
 from harness.report.hints import HINTS, SENTENCES
 from harness.report.picture import draw
+from harness.row import sharing_words
 
 #: Verdicts that have a story, and whose legs' logs are shown.
 TOLD = tuple(one for one in OUTCOME_ORDER if one not in (*GREEN, Outcome.UNAVAILABLE))
@@ -168,6 +169,9 @@ def evidence_of(pair: Pair, verdict: Verdict) -> str:
     restore = pair.record(Role.SUBJECT, Phase.RESTORE)
     got = "no restore" if restore is None else f"{restore.external_tokens}/{pair.cell.expected_external_tokens} tokens"
     parts = [f"external hits {got}"]
+    shared = sharing_words(pair.cell, pair.subject)
+    if shared is not None:
+        parts.append(f"filled under other {pair.cell.sharing.difference}, {shared}")
     resolved = pair.subject.resolved if pair.subject else None
     if resolved is not None:
         cell = pair.cell

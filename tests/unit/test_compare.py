@@ -17,6 +17,7 @@ from harness.records import (
     Phase,
     Reference,
     Role,
+    Rule,
 )
 from tests.unit.handmade import (
     ORACLE,
@@ -40,6 +41,7 @@ from tests.unit.handmade import (
     side,
     verdict_of,
 )
+from tests.unit.handmade_sharing import shared_case
 from tests.unit.handmade_truth import moved, truth, with_truths
 
 NAN = 0x7FC00000
@@ -101,6 +103,7 @@ TRIGGERS = {
     FindingKind.NOTHING_DELIVERED: lambda: edit(clean(), SUBJECT, RESTORED, delivered_tokens=0),
     FindingKind.OVERRUN: lambda: edit(clean(), SUBJECT, Phase.RESTORE, loaded_bytes=1025),
     FindingKind.EDGE_NOT_REACHED: lambda: edit(clean(edge=Edge.CHUNKS), SUBJECT, Phase.RESTORE, seconds=1.0),
+    FindingKind.DIFFERENCE_NOT_TAKEN: lambda: side(shared_case(Rule.MAY_HIT), SUBJECT, filled=None),
     FindingKind.ORACLE_UNSTABLE: lambda: edit_step(
         clean(), ORACLE, Phase.RECOMPUTE_AGAIN, 1, 2, bits=make_step(1, 2).bits + 1),
     FindingKind.SUBJECT_UNSTABLE: lambda: edit_step(clean(), SUBJECT, Phase.RESTORE_AGAIN, 0, 1, token=77),
@@ -110,6 +113,7 @@ TRIGGERS = {
     FindingKind.LOGPROBS_MISSING: lambda: edit_step(clean(), SUBJECT, RESTORED, 0, 1, bits=None, top=()),
     FindingKind.DIGESTS_MISSING: lambda: edit_prompt(
         edit_prompt(clean(), SUBJECT, Phase.RESTORE, 0, kv=(None, None)), SUBJECT, Phase.RESTORE, 1, kv=()),
+    FindingKind.FORBIDDEN_HITS: lambda: shared_case(Rule.MUST_NOT_HIT, hits=16),
     FindingKind.TOKENS: lambda: edit_step(clean(), SUBJECT, RESTORED, 1, 2, token=92),
     FindingKind.LOGPROBS: lambda: edit_step(clean(), SUBJECT, RESTORED, 1, 2, bits=make_step(1, 2).bits + 1),
     FindingKind.NAN: lambda: edit_step(

@@ -83,14 +83,14 @@ def test_what_the_harness_keeps_for_itself():
 
 
 def test_examples_parse(tmp_path):
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
     cells = {}
     for number, text in enumerate(EXAMPLES):
         path = tmp_path / f"{number}.yaml"
         path.write_text(text)
         scenario = read_scenario(path)
         cells[scenario.name] = len({cell_id(axes) for axes in points(scenario.axes)})
-    assert cells == {"example": 12, "own-connector": 1, "two-paths": 32, "edges": 2, "patient": 1}
+    assert cells == {"example": 12, "own-connector": 1, "two-paths": 32, "shared-folder": 3, "edges": 2, "patient": 1}
 
 
 def test_prompt_sets():

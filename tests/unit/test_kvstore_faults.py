@@ -13,13 +13,14 @@ import torch
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.worker.utils import allocate_kv_cache
 
-from harness.kvstore import keys
+from harness.kvstore import keys, objectfile
 from harness.kvstore.faults import FAULTS, scheduler_class, shared, worker_class
 from harness.kvstore.faults.pages import DAMAGES
 from harness.kvstore.faults.paths import POOL_FAULTS, LatePath, faulty_path
-from harness.kvstore.faults.schedulers import ClaimingScheduler, SharingScheduler
+from harness.kvstore.faults.schedulers import ClaimingScheduler
 from harness.kvstore.faults.workers import FaultyWorker, ForgettingWorker, SharingWorker, SpillingWorker
 from harness.kvstore.messages import Hello
+from harness.kvstore.objectfile import FileScheduler, FileWorker
 from harness.kvstore.placement import LAYOUTS, placements
 from harness.kvstore.pool import Pool
 from harness.kvstore.runs import plan_group
@@ -198,7 +199,9 @@ def test_a_store_without_a_fault_is_made_of_the_right_halves():
     assert halves["promise_not_delivered"] == (ForgettingWorker, StoreScheduler)
     assert halves["spilled_over"] == (SpillingWorker, StoreScheduler)
     assert halves["partial_block_claimed"] == (FaultyWorker, ClaimingScheduler)
-    assert {halves[fault] for fault in shared.LACKING} == {(SharingWorker, SharingScheduler)}
+    assert {halves[fault] for fault in shared.LACKING} == {(SharingWorker, FileScheduler)}
+    assert (worker_class(None, outlives=True), scheduler_class(None, outlives=True)) == (FileWorker, FileScheduler)
+    assert worker_class("key_without_weights", outlives=True) is SharingWorker
     assert {halves[fault] for fault in (*DAMAGES, *POOL_FAULTS)} == {(FaultyWorker, StoreScheduler)}
 
 
@@ -224,27 +227,29 @@ def test_the_partial_block_is_claimed_only_behind_all_whole_blocks():
 
 @pytest.mark.parametrize(("fault", "name"), [
     ("key_without_layout", "layout"), ("key_without_dtype", "dtype"),
-    ("key_without_batch_invariance", "batch_invariant")])
+    ("key_without_batch_invariance", "batch_invariant"), ("key_without_weights", "weights")])
 def test_a_key_lacks_what_its_fault_says(fault, name):
-    identity = {"layout": "LBHNC", "dtype": "bfloat16", "batch_invariant": "1", "model": "m", "layers": "spec"}
+    identity = {"layout": "LBHNC", "dtype": "bfloat16", "batch_invariant": "1", "weights": "w", "layers": "spec",
+                "block_size": 16}
     other = {**identity, name: "another"}
     assert keys.digest_of(identity) != keys.digest_of(other)
     assert keys.digest_of(shared.reduced(identity, fault)) == keys.digest_of(shared.reduced(other, fault))
-    moved = {**identity, "model": "another"}
+    moved = {**identity, "block_size": 32}
     assert keys.digest_of(shared.reduced(identity, fault)) != keys.digest_of(shared.reduced(moved, fault))
 
 
 def test_shared_objects_come_back_in_the_same_slots(tmp_path, monkeypatch):
-    monkeypatch.setenv(shared.VARIABLE, str(tmp_path / "objects"))
-    assert shared.read() == []
+    monkeypatch.setenv(objectfile.VARIABLE, str(tmp_path / "objects"))
+    assert objectfile.read(None, 8) == [] and not objectfile.written(None)
     pool = Pool(4 * 8, 8)
     pool.data.copy_(torch.arange(32, dtype=torch.uint8).view(4, 8))
     for slot in (0, 1):
         pool.begin(slot, b"key%d" % slot)
         pool.complete(slot, b"key%d" % slot)
-    shared.write(pool)
-    assert shared.read() == [(b"key0", bytes(range(8))), (b"key1", bytes(range(8, 16)))]
-    scheduler = SharingScheduler(TOKENS, False)
+    objectfile.write(None, pool)
+    assert objectfile.read(None, 8) == [(b"key0", bytes(range(8))), (b"key1", bytes(range(8, 16)))]
+    assert objectfile.written(None) and objectfile.read(None, 16) == []
+    scheduler = FileScheduler(TOKENS, False)
     scheduler.greet([Hello(4, 8, "ab" * 16)])
     assert [scheduler.index.pin(key) for key in (b"key0", b"key1")] == [0, 1]
     assert scheduler.index.visible(b"key1") and len(scheduler.index) == 2

@@ -93,7 +93,8 @@ def test_an_unknown_alias_names_the_valid_ones(cache):
     with pytest.raises(UsageError) as caught:
         models.find_model("qwen3-0.6", cache=cache)
     assert str(caught.value) == (
-        "model 'qwen3-0.6' is neither an alias (qwen3-0.6b, tiny) nor a directory; did you mean 'qwen3-0.6b'?"
+        "model 'qwen3-0.6' is neither an alias (qwen3-0.6b, tiny, tiny-other) nor a directory; did you mean "
+        "'qwen3-0.6b'?"
     )
 
 

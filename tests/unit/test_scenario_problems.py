@@ -123,7 +123,7 @@ CASES = {
     "unknown axis": (
         "", "  sed: [1]\n", 9,
         "axes.sed: unknown axis; did you mean `seed`? Valid axes: layout, backend, batch_invariant, connector, "
-        "restore, prompt_set, seed, transfer, load, fault."),
+        "restore, differs, prompt_set, seed, transfer, load, fault."),
     "negative seed": (
         "", "  seed: [-1]\n", 9,
         "axes.seed[0]: must be a whole number of at least 0, got the number -1."),
@@ -236,7 +236,8 @@ CASES = {
         "subject must be a connector's alias or a mapping, got nothing."),
     "subject alias": (
         "{connector: embedded}", "embeded", 4,
-        "subject: `embeded` is no known connector; did you mean `embedded`? Valid aliases: embedded, umbp,"),
+        "subject: `embeded` is no known connector; did you mean `embedded`? Valid aliases: embedded, "
+        "embedded_file, umbp,"),
     "subject without connector": (
         "{connector: embedded}", "{fault: single_span}", 4,
         "subject: missing key `connector`"),

@@ -40,13 +40,21 @@ FAULTS: Mapping[str, str] = {
     "key_without_layout": "leaves the layout out of its keys, and finds another cell's objects",
     "key_without_dtype": "leaves the dtype out of its keys, and finds another cell's objects",
     "key_without_batch_invariance": "leaves batch invariance out of its keys, and finds another cell's objects",
+    "key_without_weights": "leaves the model out of its keys, and finds KV of other weights",
 }
 
 
-def worker_class(fault: str | None) -> type[StoreWorker]:
-    """The worker half of a store with that fault; ``single_span`` is a matter of the plan alone."""
+def worker_class(fault: str | None, *, outlives: bool = False) -> type[StoreWorker]:
+    """The worker half of a store with that fault; ``single_span`` is a matter of the plan alone.
+
+    ``outlives``: whether the store is one with a file, whose only faults are those of keys.
+    """
     from harness.kvstore.worker import StoreWorker
 
+    if outlives and fault is None:
+        from harness.kvstore.objectfile import FileWorker
+
+        return FileWorker
     if fault in (None, "single_span"):
         return StoreWorker
     from harness.kvstore.faults.workers import worker_with
@@ -54,10 +62,14 @@ def worker_class(fault: str | None) -> type[StoreWorker]:
     return worker_with(fault)
 
 
-def scheduler_class(fault: str | None) -> type[StoreScheduler]:
-    """The scheduler half of a store with that fault."""
+def scheduler_class(fault: str | None, *, outlives: bool = False) -> type[StoreScheduler]:
+    """The scheduler half of a store with that fault; ``outlives`` as of ``worker_class``."""
     from harness.kvstore.scheduler import StoreScheduler
 
+    if outlives and fault is None:
+        from harness.kvstore.objectfile import FileScheduler
+
+        return FileScheduler
     if fault is None:
         return StoreScheduler
     from harness.kvstore.faults.schedulers import SCHEDULERS

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from harness.kvstore.faults import shared
-from harness.kvstore.messages import Hello
+from harness.kvstore.objectfile import FileScheduler
 from harness.kvstore.scheduler import StoreScheduler
 
 if TYPE_CHECKING:
@@ -25,19 +25,7 @@ class ClaimingScheduler(StoreScheduler):
         return count, later
 
 
-class SharingScheduler(StoreScheduler):
-    """Knows the objects that another cell's engine left; see ``shared``."""
-
-    def greet(self, hellos: Sequence[Hello]) -> None:
-        super().greet(hellos)
-        # Slots are given in order, so each key gets the slot that the worker put its object into.
-        for slot, (key, _) in enumerate(shared.read()):
-            if self.index.reserve(key) != slot:
-                raise ValueError(f"The shared object in slot {slot} did not get that slot.")
-            self.index.complete(key)
-
-
 SCHEDULERS: Mapping[str, type[StoreScheduler]] = {
     "partial_block_claimed": ClaimingScheduler,
-    **dict.fromkeys(shared.LACKING, SharingScheduler),
+    **dict.fromkeys(shared.LACKING, FileScheduler),
 }

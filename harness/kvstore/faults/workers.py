@@ -10,6 +10,7 @@ import torch
 from harness.kvstore.faults import shared
 from harness.kvstore.faults.paths import LatePath, faulty_path
 from harness.kvstore.messages import Move, Orders
+from harness.kvstore.objectfile import FileWorker
 from harness.kvstore.worker import StoreWorker
 
 
@@ -57,21 +58,12 @@ class SpillingWorker(StoreWorker):
         return answer
 
 
-class SharingWorker(StoreWorker):
+class SharingWorker(FileWorker):
     """Shares its objects with other engines by a file, under keys that do not tell their cells apart."""
 
     def register(self, kv_caches: Mapping[str, torch.Tensor]) -> None:
         super().register(kv_caches)
         self.identity = shared.reduced(self.identity, str(self._settings.fault))
-        self._foreign = shared.read()
-        for slot, (key, row) in enumerate(self._foreign):
-            self.pool.data[slot] = torch.frombuffer(bytearray(row), dtype=torch.uint8)
-            self.pool.complete(slot, key)
-
-    def store(self, orders: Orders) -> None:
-        super().store(orders)
-        if orders.stores and not self._foreign:
-            shared.write(self.pool)
 
 
 def worker_with(fault: str) -> type[StoreWorker]:

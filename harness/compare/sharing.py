@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check of a store that one configuration fills and another reads: did they differ in that alone, and was it filled?
+
+What came back is judged elsewhere: its amount with the hits, its bits with the values. Here is what makes either mean
+something: both engines ran what they were told to, the difference took effect, the filling engine's KV was really
+stored, right, and for an engine that differs in nothing it is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from harness.compare.pair import Pair, finding, matched, words
+from harness.compare.steps import compare_steps
+from harness.records import (
+    Ending,
+    Finding,
+    FindingKind,
+    Leg,
+    Observation,
+    Phase,
+    PhaseRecord,
+    Resolved,
+    Role,
+    Sharing,
+)
+
+#: Fields of ``Resolved`` that change no KV, or are taken apart.
+ASIDE = ("num_blocks", "settings", "connector")
+
+
+#: Engine argument -> the setting that says what came of it.
+TOLD = {"dtype": "model dtype", "kv_cache_dtype": "kv cache dtype", "revision": "revision"}
+
+
+def check_sharing(pair: Pair) -> Iterator[Finding]:
+    """Findings about a difference that was not taken, or a fill that nobody can show; none for any other cell."""
+    sharing, observation = pair.cell.sharing, pair.subject
+    if sharing is None or observation is None:
+        return
+    if observation.filled is None or observation.resolved is None:
+        yield finding(
+            FindingKind.DIFFERENCE_NOT_TAKEN, "nothing says what the engine that filled the store resolved",
+            place="subject", left="two engines", right="unknown",
+        )
+        return
+    yield from _check_asked(pair.subject_leg.filler, observation.filled, pair.record(Role.SUBJECT, Phase.POPULATE))
+    yield from _check_difference(sharing, observation)
+    if sharing.alters:
+        yield from _check_alters(pair)
+    yield from _check_fill(pair, observation)
+    if sharing.control is not None:
+        yield from _check_control(pair, sharing.control)
+
+
+def _check_asked(leg: Leg, filled: Resolved, populate: PhaseRecord | None) -> Iterator[Finding]:
+    """The filling engine must have been the one that was asked for; the reading one is the cell's, checked as such."""
+    asked: dict[str, tuple[object, object]] = {
+        "layout": (leg.layout, filled.layout), "backend": (leg.backend, filled.backend),
+        "batch invariance": (leg.batch_invariant, filled.batch_invariant),
+        "block size": (int(leg.engine["block_size"]), filled.block_size),
+        "what requests carry": (dict(leg.request), dict(populate.carried) if populate else {}),
+    }
+    if leg.model_name is None and "model" in filled.settings:
+        asked["model"] = (leg.model.path, filled.settings["model"])
+    for argument, name in TOLD.items():
+        if argument in leg.engine:
+            asked[argument] = (str(leg.engine[argument]), filled.settings.get(name))
+    if "OMP_NUM_THREADS" in leg.env:
+        asked["threads"] = (int(leg.env["OMP_NUM_THREADS"]), filled.threads)
+    for name, (wanted, got) in asked.items():
+        if wanted != got:
+            yield finding(
+                FindingKind.DIFFERENCE_NOT_TAKEN,
+                f"the store was to be filled with {name} {wanted}, the worker used {got}",
+                place="subject populate", left=str(wanted), right=str(got),
+            )
+    if leg.layout not in filled.layout_by_strides:
+        got = words(filled.layout_by_strides)
+        yield finding(
+            FindingKind.DIFFERENCE_NOT_TAKEN,
+            f"the store was to be filled in {leg.layout}, the tensors' strides are those of {got}",
+            place="subject populate", left=leg.layout, right=got,
+        )
+    if filled.connector is None:
+        yield finding(
+            FindingKind.DIFFERENCE_NOT_TAKEN, "the engine that was to fill the store had no KV connector",
+            place="subject populate", left="a KV connector", right="none",
+        )
+
+
+def _check_difference(sharing: Sharing, observation: Observation) -> Iterator[Finding]:
+    """The two engines must differ in what the cell says, and in nothing else."""
+    filled, read = _settings(observation, Role.ORACLE), _settings(observation, Role.SUBJECT)
+    unequal = {name for name in {*filled, *read} if filled.get(name) != read.get(name)}
+    for name in sharing.shows:
+        if name not in unequal:
+            yield finding(
+                FindingKind.DIFFERENCE_NOT_TAKEN,
+                f"{sharing.difference} was to differ, but {name} is {read.get(name, 'nothing')} in both engines",
+                place=name, left="two values", right=str(read.get(name, "nothing")),
+            )
+    for name in sorted(unequal - {*sharing.shows, *sharing.brings}):
+        left, right = str(filled.get(name, "nothing")), str(read.get(name, "nothing"))
+        yield finding(
+            FindingKind.DIFFERENCE_NOT_TAKEN,
+            f"the engines were to differ in {sharing.difference} alone, but {name} was {left} and then {right}",
+            place=name, left=left, right=right,
+        )
+
+
+def _settings(observation: Observation, role: Role) -> Mapping[str, object]:
+    """Every setting of the filling engine (``Role.ORACLE`` stands for it) or of the reading one, by name."""
+    first = role is Role.ORACLE
+    resolved = observation.filled if first else observation.resolved
+    record = observation.phase(Phase.POPULATE if first else Phase.RESTORE)
+    assert resolved is not None
+    plain = {one.name: getattr(resolved, one.name) for one in fields(resolved) if one.name not in ASIDE}
+    # The number of blocks in the pool changes no bit.
+    plain["shape"], plain["strides"] = resolved.shape[1:], _relative(resolved)
+    carried = {f"request {name}": value for name, value in (record.carried if record else {}).items()}
+    return {**plain, **resolved.settings, **carried}
+
+
+def _relative(resolved: Resolved) -> tuple[str, ...]:
+    """Dimensions by falling stride; the strides themselves grow with the pool."""
+    order = sorted(range(len(resolved.strides)), key=lambda axis: -resolved.strides[axis])
+    return tuple("LBHNC"[axis] for axis in order)
+
+
+def _check_alters(pair: Pair) -> Iterator[Finding]:
+    """KV that must be another one gives other answers, or the difference never reached the model."""
+    oracle, filled = pair.record(Role.ORACLE, Phase.RECOMPUTE), pair.record(Role.SUBJECT, Phase.POPULATE)
+    if oracle is None or filled is None:
+        return
+    likes = [compare_steps(one.steps, two.steps) for one, two in matched(oracle.prompts, filled.prompts)]
+    if all(like.same_tokens and like.first_unequal is None for like in likes):
+        yield finding(
+            FindingKind.DIFFERENCE_NOT_TAKEN,
+            "the engine that filled the store answered bitwise as the reading one recomputes, so its KV was no other",
+            place="subject populate", left="other answers", right=f"{len(likes)} of {len(likes)} prompts equal",
+        )
+
+
+def _check_fill(pair: Pair, observation: Observation) -> Iterator[Finding]:
+    """What the filling engine got back must be what it had computed; that it got all of it is the hits' check."""
+    stored, own = (pair.record(Role.SUBJECT, phase) for phase in (Phase.POPULATE, Phase.OWN_RESTORE))
+    if observation.left_bytes == 0 and "{folder}" in str(pair.subject_leg.kv_transfer_config):
+        yield finding(
+            FindingKind.NOTHING_DELIVERED,
+            "the engine that filled the store left no file in the leg's folder, so it stored nothing that outlives it",
+            place="subject own_restore", left="more than 0 bytes", right="0 bytes",
+        )
+    if stored is None or own is None or not pair.subject_leg.digests:
+        return
+    hits = pair.cell.hits_of(Role.SUBJECT, Phase.OWN_RESTORE)
+    size = int(pair.subject_leg.filler.engine["block_size"])
+    wanted = {one.index: (hits.external[one.index] if hits else 0) // size for one in own.prompts}
+    known, unequal = _compare_blocks(stored, own, wanted)
+    if known < sum(wanted.values()):
+        yield finding(
+            FindingKind.DIGESTS_MISSING,
+            f"{known} of {sum(wanted.values())} blocks that the filling engine got back have a KV digest in both"
+            " subject populate and subject own_restore",
+            place="subject own_restore", left=f"{sum(wanted.values())} blocks", right=f"{known} blocks",
+        )
+    if unequal:
+        yield finding(
+            FindingKind.KV_DIGESTS,
+            f"the filling engine's own KV came back wrong: {len(unequal)} of {known} blocks are not those of subject"
+            f" populate, first block {unequal[0][1]} of prompt {unequal[0][0]}",
+            place="subject own_restore", left="subject populate", right="subject own_restore",
+            size=f"{len(unequal)} of {known} blocks", limit="0",
+        )
+
+
+def _compare_blocks(
+    left: PhaseRecord, right: PhaseRecord, wanted: Mapping[int, int]
+) -> tuple[int, list[tuple[int, int]]]:
+    """(blocks with digests on both sides, (prompt, block) of those that differ)."""
+    known, unequal = 0, []
+    for one, two in matched(left.prompts, right.prompts):
+        for block, (a, b) in enumerate(zip(one.kv, two.kv, strict=False)):
+            if block < wanted.get(two.index, 0) and a is not None and b is not None:
+                known += 1
+                if a != b:
+                    unequal.append((two.index, block))
+    return known, unequal
+
+
+def _check_control(pair: Pair, digest: str) -> Iterator[Finding]:
+    """An engine that differs in nothing must have found everything."""
+    observation = pair.further.get(digest)
+    record = observation.phase(Phase.RESTORE) if observation and observation.ending is Ending.OK else None
+    full = pair.cell.hits_of(Role.ORACLE, Phase.LOCAL_HIT)
+    wanted, got = sum(full.local) if full else 0, record.external_tokens if record else None
+    if got != wanted:
+        yield finding(
+            FindingKind.EXTERNAL_HITS,
+            f"the control, an engine that differs in nothing, hit {'an unknown number' if got is None else got} of"
+            f" {wanted} tokens, so that what others hit or do not says nothing",
+            place="control restore", left=f"{wanted} tokens", right=str(got), limit="0",
+        )
