@@ -118,13 +118,18 @@ def _tables(frame: pd.DataFrame):
         for flag in (False, True):
             part = own[own["batch_invariant"] == flag]
             if len(part):
-                table = pivot(part, columns=_headings(part))
+                table = pivot(part, index=_rows(part), columns=_headings(part))
                 if table.columns.nlevels > 1:
                     table.columns = [" ".join(filter(None, names)) for names in table.columns]
                 against = " or ".join(sorted(part["reference"].unique()))
                 whose = f" ({scenario})" if several else ""
                 alone = NO_ENGINE if set(part["level"]) == {"unit"} else ""
                 yield f"batch invariance {'on' if flag else 'off'}, against {against}{alone}{whose}", table
+
+
+def _rows(part: pd.DataFrame) -> str:
+    """Layouts; where cells of one layout say what a store gives across differences, these."""
+    return "differs" if part["differs"].notna().all() and part["layout"].nunique() == 1 else "layout"
 
 
 def _headings(part: pd.DataFrame) -> list[str]:

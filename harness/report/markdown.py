@@ -75,7 +75,7 @@ def _head(content: Content) -> Iterator[str]:
     yield f"# KV parity report\n\n{plain(content.header)}\n"
     for title, table in content.tables:
         rows = ([layout, *row] for layout, row in zip(table.index, table.values.tolist(), strict=True))
-        yield f"## {title[0].upper()}{title[1:]}\n\n{markdown_table(['layout', *table.columns], rows)}"
+        yield f"## {title[0].upper()}{title[1:]}\n\n{markdown_table([table.index.name, *table.columns], rows)}"
 
 
 def _long(title: str, headings: Sequence[str], rows: Iterable[str]) -> str:

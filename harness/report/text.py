@@ -65,7 +65,8 @@ def _print(console: Console, content: Content) -> None:
     console.print(content.header)
     for title, table in content.tables:
         rows = zip(table.index, table.values.tolist(), strict=True)
-        _section(console, title, ["layout", *table.columns], [[layout, *map(_styled, row)] for layout, row in rows])
+        headings = [table.index.name, *table.columns]
+        _section(console, title, headings, [[name, *map(_styled, row)] for name, row in rows])
     if content.evidence:
         _section(console, "Evidence of the passing cells", EVIDENCE, content.evidence[:MOST_EVIDENCE])
         if len(content.evidence) > MOST_EVIDENCE:

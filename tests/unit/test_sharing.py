@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from harness import models
@@ -31,6 +32,7 @@ from harness.records import (
     Role,
     Rule,
 )
+from harness.report.content import _rows
 from harness.row import sharing_words
 from harness.scenario import read_scenario
 from harness.sharing import CONTROL, DIFFERENCES
@@ -343,3 +345,9 @@ def test_where_kernels_are_not_batch_invariant_each_restore_has_a_reference_of_i
     case = edit_step(case, Role.ORACLE, Phase.LOCAL_HIT, 1, 2, bits=other)
     assert judged(case)[:2] == (Outcome.FAIL, [FindingKind.LOGPROBS])
     assert judged(edit_step(case, Role.SUBJECT, Phase.RESTORE_AGAIN, 1, 2, bits=other))[:2] == (Outcome.PASS, [])
+
+
+def test_a_report_has_a_row_for_each_difference_of_one_layout():
+    part = pd.DataFrame({"differs": ["nothing", "weights"], "layout": ["LBHNC", "LBHNC"]})
+    assert _rows(part) == "differs"
+    assert _rows(part.assign(layout=["LBHNC", "BHLNC"])) == _rows(part.assign(differs=pd.NA)) == "layout"
