@@ -92,17 +92,17 @@ def _check_asked(leg: Leg, filled: Resolved, populate: PhaseRecord | None) -> It
 
 def _check_difference(sharing: Sharing, observation: Observation) -> Iterator[Finding]:
     """The two engines must differ in what the cell says, and in nothing else."""
-    filled, read = _settings(observation, Role.ORACLE), _settings(observation, Role.SUBJECT)
-    unequal = {name for name in {*filled, *read} if filled.get(name) != read.get(name)}
+    unequal = differences(observation)
     for name in sharing.shows:
         if name not in unequal:
+            value = str(_settings(observation, filling=False).get(name, "nothing"))
             yield finding(
                 FindingKind.DIFFERENCE_NOT_TAKEN,
-                f"{sharing.difference} was to differ, but {name} is {read.get(name, 'nothing')} in both engines",
-                place=name, left="two values", right=str(read.get(name, "nothing")),
+                f"{sharing.difference} was to differ, but {name} is {value} in both engines",
+                place=name, left="two values", right=value,
             )
-    for name in sorted(unequal - {*sharing.shows, *sharing.brings}):
-        left, right = str(filled.get(name, "nothing")), str(read.get(name, "nothing"))
+    for name in sorted({*unequal} - {*sharing.shows, *sharing.brings}):
+        left, right = unequal[name]
         yield finding(
             FindingKind.DIFFERENCE_NOT_TAKEN,
             f"the engines were to differ in {sharing.difference} alone, but {name} was {left} and then {right}",
@@ -110,11 +110,21 @@ def _check_difference(sharing: Sharing, observation: Observation) -> Iterator[Fi
         )
 
 
-def _settings(observation: Observation, role: Role) -> Mapping[str, object]:
-    """Every setting of the filling engine (``Role.ORACLE`` stands for it) or of the reading one, by name."""
-    first = role is Role.ORACLE
-    resolved = observation.filled if first else observation.resolved
-    record = observation.phase(Phase.POPULATE if first else Phase.RESTORE)
+def differences(observation: Observation) -> Mapping[str, tuple[str, str]]:
+    """Setting -> (the filling engine's value, the reading one's), in words, where they are not equal."""
+    if observation.filled is None or observation.resolved is None:
+        return {}
+    filled, read = _settings(observation, filling=True), _settings(observation, filling=False)
+    return {
+        name: (str(filled.get(name, "nothing")), str(read.get(name, "nothing")))
+        for name in dict.fromkeys([*filled, *read]) if filled.get(name) != read.get(name)
+    }
+
+
+def _settings(observation: Observation, *, filling: bool) -> Mapping[str, object]:
+    """Every setting of the filling engine or of the reading one, by name."""
+    resolved = observation.filled if filling else observation.resolved
+    record = observation.phase(Phase.POPULATE if filling else Phase.RESTORE)
     assert resolved is not None
     plain = {one.name: getattr(resolved, one.name) for one in fields(resolved) if one.name not in ASIDE}
     # The number of blocks in the pool changes no bit.

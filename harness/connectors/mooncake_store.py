@@ -2,7 +2,8 @@
 """``mooncake_store``: vLLM's MooncakeStoreConnector over a Mooncake master (``harness.servers``), protocol TCP.
 
 Its keys hold the model, ranks and block hashes, no layout and no dtype; a prefix of the leg's own keeps the legs of a
-run apart, which share one master. The objects live in a segment that the engine itself contributes.
+run apart, which share one master. The objects live in a segment that the engine itself contributes and that ends with
+it, so a new engine finds the master and nothing in it.
 """
 
 from __future__ import annotations

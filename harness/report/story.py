@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.compare.pair import Pair
+from harness.compare.sharing import differences
 from harness.frame import outcome_word
 from harness.records import (
     GREEN,
@@ -132,6 +133,9 @@ def settings_of(pair: Pair):
         left, right = oracle.get(name, "-"), subject.get(name, "-")
         if left != right:
             yield name, _clip(left, SETTING_CHARACTERS), _clip(right, SETTING_CHARACTERS)
+    if pair.cell.sharing is not None and pair.subject is not None:
+        for name, (filled, read) in differences(pair.subject).items():
+            yield f"{name}, store filled", _clip(read, SETTING_CHARACTERS), _clip(filled, SETTING_CHARACTERS)
 
 
 def _asked(leg: Leg) -> dict[str, str]:
