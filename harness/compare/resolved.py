@@ -16,6 +16,10 @@ from harness.records import Cell, Finding, FindingKind, Observation, Resolved, R
 DIMENSIONS = "LBHNC"
 
 
+#: Settings beside the fields of ``Resolved`` that decide what is computed.
+LOADED = ("weights", "model dtype", "kv cache dtype")
+
+
 def check_resolved(pair: Pair) -> Iterator[Finding]:
     """Findings about a configuration that is not the cell's, or not the same in both legs."""
     both = []
@@ -101,6 +105,10 @@ def _check_equal(
     one: Resolved, other: Resolved, names: tuple[str, str] = ("the oracle", "the subject")
 ) -> Iterator[Finding]:
     left, right = _settings(one), _settings(other)
+    for name in LOADED:
+        # Older workers do not tell.
+        if name in one.settings and name in other.settings:
+            left[name], right[name] = one.settings[name], other.settings[name]
     for name, value in left.items():
         if value != right[name]:
             yield finding(

@@ -311,6 +311,16 @@ def test_a_difference_that_was_not_taken_is_vacuous():
         assert any(words in one.message for one in verdict.findings)
 
 
+def test_oracle_and_reading_engine_must_have_loaded_the_same():
+    case = shared_case(Rule.MUST_NOT_HIT)
+    same = side(case, Role.ORACLE, resolved=replace(case.oracle.resolved, settings=case.subject.resolved.settings))
+    assert judged(same)[:2] == (Outcome.PASS, [])
+    other = replace(case.oracle.resolved, settings={**case.subject.resolved.settings, "weights": "w9"})
+    outcome, kinds, verdict = judged(side(case, Role.ORACLE, resolved=other))
+    assert (outcome, kinds) == (Outcome.VACUOUS, [FindingKind.LEGS_RESOLVED_DIFFERENTLY])
+    assert verdict.findings[0].message == "weights is w9 in the oracle and w0 in the subject"
+
+
 def test_what_requests_carry_is_a_setting_of_their_engine():
     case = shared_case(Rule.MUST_NOT_HIT, shows=("request cache_salt",))
     assert judged(case)[:2] == (Outcome.VACUOUS, [FindingKind.DIFFERENCE_NOT_TAKEN])
