@@ -78,12 +78,15 @@ class Pass:
         order: positions in the order of submission where everything is computed.
         hit_order: the same where there are hits.
         primers: submitted one by one before each restore, so that a part of a prompt is in the local cache.
+        aborted: submitted one by one before each restore, and aborted while their loads are under way; what they had
+            loaded is in no cache.
     """
 
     prompts: tuple[tuple[int, ...], ...]
     order: tuple[int, ...]
     hit_order: tuple[int, ...]
     primers: tuple[tuple[int, ...], ...] = ()
+    aborted: tuple[tuple[int, ...], ...] = ()
 
     def order_of(self, phase: Phase) -> tuple[int, ...]:
         """Positions in the order in which ``phase`` submits them."""

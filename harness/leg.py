@@ -75,7 +75,7 @@ def _run_phase(
     block_size: int,
 ) -> PhaseRecord:
     engine = engine_of(opened, phase)
-    reset_ok, zeroed, nonzero = None, None, None
+    reset_ok, zeroed, nonzero, aborted = None, None, None, None
     if phase in CLEARED:
         stage(f"{phase.value}.reset")
         reset_ok = engine.reset(leg.deadlines["reset"])
@@ -93,6 +93,9 @@ def _run_phase(
     if phase in RESTORES and reset_ok:
         for primer in way.primers:
             engine.generate([primer], ONE_TOKEN)
+        if way.aborted:
+            # What comes now may get the blocks that these loads still write into.
+            aborted = sum(engine.abort_load(prompt) for prompt in way.aborted)
     order = way.order_of(phase)
     engine.placements()
     before = engine.counters()
@@ -117,6 +120,7 @@ def _run_phase(
         seconds=seconds,
         preemptions=_difference(before, after, "preemptions"),
         carried=_carried(answers),
+        aborted_loads=aborted,
         digest_seconds=time.perf_counter() - started,
     )
 

@@ -127,6 +127,12 @@ def _local_then_external(spec: PromptSpec, vocab_size: int, block_size: int) -> 
     return _in_order(prompts, primers=tuple(prompt[: local + 1] for prompt in prompts))
 
 
+def _aborted_load(spec: PromptSpec, vocab_size: int, block_size: int) -> Pass:
+    _blocks(spec, block_size, at_least=1, why="a load of nothing cannot be aborted")
+    way = _partial(spec, vocab_size, block_size)
+    return replace(way, aborted=way.prompts[:1])
+
+
 def _same_four(spec: PromptSpec, vocab_size: int, block_size: int) -> Pass:
     return _in_order(make_prompts(replace(spec, count=1), vocab_size) * SAME)
 
@@ -177,6 +183,10 @@ SETS: Mapping[str, PromptSet] = {
     "many": PromptSet(
         sentence="as partial, in a pool (`num_gpu_blocks_override`) too small for all prompts at once",
         build=_partial, edge=Edge.PREEMPTION,
+    ),
+    "aborted_load": PromptSet(
+        sentence="as partial; before a restore the first prompt is submitted and aborted while its load is under way",
+        build=_aborted_load, by_blocks=True, edge=Edge.ABORT,
     ),
     "same_four": PromptSet(sentence="one prompt of prefix + tail, four times", build=_same_four, shares=True),
 }

@@ -218,8 +218,9 @@ def _check_clearing(role: Role, record: PhaseRecord) -> Iterator[Finding]:
 def _check_delivery(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding]:
     place = f"{role} {record.phase}"
     delivered, promised = record.delivered_tokens, record.external_tokens
-    # A preempted request is loaded again when it is resumed, and the scheduler counts its promises elsewhere.
-    again = pair.cell.edge is Edge.PREEMPTION
+    # A preempted request is loaded again when it is resumed, and the scheduler counts its promises elsewhere; the load
+    # of an aborted one may end within the phase.
+    again = pair.cell.edge in (Edge.PREEMPTION, Edge.ABORT)
     if delivered is not None and (delivered < promised if again else delivered != promised):
         yield finding(
             FindingKind.NOTHING_DELIVERED,
@@ -263,6 +264,13 @@ def _check_edge(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding
             FindingKind.EDGE_NOT_REACHED,
             f"{place}: {got} of its requests were preempted, and the prompt set is made for that",
             place=place, left="at least 1 preemption", right=str(got),
+        )
+    if pair.cell.edge is Edge.ABORT and record.phase in RESTORES and not record.aborted_loads:
+        yield finding(
+            FindingKind.EDGE_NOT_REACHED,
+            f"{place}: no request was seen while its load was under way, so none was aborted then, and the prompt set"
+            " is made for that",
+            place=place, left="at least 1 aborted load", right=str(record.aborted_loads or 0),
         )
     if pair.cell.edge is Edge.CHUNKS and record.phase in COLD:
         whole = [prompt.index for prompt in record.prompts if (prompt.prefill_steps or 0) < 2]

@@ -84,6 +84,9 @@ class Engine(Protocol):
     def generate(self, prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Answer]:
         """Greedy answers in the order of ``prompts``."""
 
+    def abort_load(self, prompt: Sequence[int]) -> bool:
+        """Submit a prompt and abort it once its load is under way; False when that was never seen."""
+
     def counters(self) -> Counters:
         """Cumulative counts."""
 

@@ -237,6 +237,9 @@ class FakeEngine:
         self._last = taken
         return taken
 
+    def abort_load(self, prompt: Sequence[int]) -> bool:
+        return bool(self._planted().get("abort_load", True))
+
     def digests(self, blocks: Sequence[int]) -> list[str]:
         place = next(place for place in self._last if place.blocks[: len(blocks)] == tuple(blocks))
         prompts = [placement.tokens for placement in self._last if len(placement.blocks) == len(place.blocks)]

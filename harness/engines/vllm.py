@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import math
 import os
 import struct
@@ -26,6 +27,9 @@ from harness.records import DecodeSpec, Leg, Model, Resolved, Step
 from harness.server_restart import STORE_VARIABLE
 
 PROBE = "harness.plugin.probe.Probe"
+
+#: What vLLM calls the state of a request whose load is under way.
+LOADING = "WAITING_FOR_REMOTE_KVS"
 
 #: Port of the server that the connector talks to (``harness.servers``); stands for ``PORT`` there.
 SERVER_PORT = "KVPARITY_SERVER_PORT"
@@ -129,6 +133,7 @@ class VllmEngine:
         adapter = adapter_of_class((leg.kv_transfer_config or {}).get("kv_connector"))
         self._bytes = adapter.bytes_moved if adapter is not None else None
         self._call("kvparity_watch")
+        self._numbers = itertools.count()
         #: Internal request id -> (local, external) tokens of its first admission.
         self._promises: dict[str, tuple[int, int]] = {}
         #: Internal request id -> what it carried.
@@ -210,6 +215,25 @@ class VllmEngine:
             detokenize=False,
             extra_args=None if transfer is None else {"kv_transfer_params": dict(transfer)},
         )
+
+    def abort_load(self, prompt: Sequence[int]) -> bool:
+        """As asked, in process; another process's scheduler cannot be looked at between two of its steps.
+
+        A request waits in a state of its own while its load is under way (vllm/v1/request.py: RequestStatus).
+        """
+        engine = self._llm.llm_engine
+        core = getattr(engine.engine_core, "engine_core", None)
+        if core is None:
+            return False
+        parameters = self._sampling(temperature=0.0, max_tokens=1, ignore_eos=True, detokenize=False)
+        name = engine.add_request(f"abort-{next(self._numbers)}", {"prompt_token_ids": list(prompt)}, parameters)
+        while engine.has_unfinished_requests():
+            request = core.scheduler.requests.get(name)
+            if request is not None and request.status.name == LOADING:
+                engine.abort_request([name], internal=True)
+                return True
+            engine.step()
+        return False
 
     def counters(self) -> Counters:
         totals: dict[str, int] = {}

@@ -129,6 +129,8 @@ class Edge(StrEnum):
     CHUNKS = "chunks"
     #: Requests are preempted in a small pool.
     PREEMPTION = "preemption"
+    #: A request is aborted while its load is under way.
+    ABORT = "abort"
 
 
 class Ending(StrEnum):

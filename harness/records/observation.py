@@ -130,6 +130,8 @@ class PhaseRecord:
         preemptions: requests that the scheduler preempted; None when the engine does not tell.
         carried: what its requests carried beside their prompts when they reached the engine core: ``cache_salt``,
             ``lora``.
+        aborted_loads: requests that were aborted while their load was under way, before the phase; None when nobody
+            tried.
         seconds: duration of generation.
         digest_seconds: duration of reading and digesting the KV blocks afterwards.
     """
@@ -146,6 +148,7 @@ class PhaseRecord:
     stored_bytes: int | None
     seconds: float
     preemptions: int | None = None
+    aborted_loads: int | None = None
     digest_seconds: float = 0.0
     carried: Mapping[str, str] = field(default_factory=dict)
 

@@ -154,6 +154,13 @@ def test_a_prompt_that_was_computed_in_one_step_was_not_chunked(steps, reached):
     assert findings(case) == found
 
 
+@pytest.mark.parametrize(("aborted", "reached"), [(1, True), (0, False), (None, False)])
+def test_a_load_that_nobody_aborted_is_vacuous_and_one_that_was_may_end_late(aborted, reached):
+    case = edit(clean(edge=Edge.ABORT), SUBJECT, RESTORED, aborted_loads=1, delivered_tokens=24, loaded_bytes=1536)
+    case = edit(case, SUBJECT, Phase.RESTORE_AGAIN, aborted_loads=aborted)
+    assert findings(case) == ([] if reached else [(FindingKind.EDGE_NOT_REACHED, "subject restore_again")])
+
+
 def test_prompts_that_are_too_short_say_so_and_nothing_else():
     case = clean(hits=make_hits(0))
     for role, phases in ((ORACLE, (Phase.LOCAL_HIT,)), (SUBJECT, (Phase.LOCAL_HIT, *RESTORED))):

@@ -25,7 +25,7 @@ def made(name: str, **changes):
         ("partial", [72, 72, 72]), ("aligned", [64, 64, 64]), ("block_edges", [15, 16, 17, 63, 64, 65]),
         ("shorter_than_block", [15, 14, 13]), ("shared_prefix", [88, 88, 88]), ("rolled_back", [72, 56, 33]),
         ("local_then_external", [72, 72, 72]), ("chunked", [72, 72, 72]), ("many", [72, 72, 72]),
-        ("same_four", [72, 72, 72, 72]),
+        ("same_four", [72, 72, 72, 72]), ("aborted_load", [72, 72, 72]),
     ],
 )
 def test_lengths(name, lengths):
@@ -68,11 +68,18 @@ def test_primers_leave_more_to_the_store_than_they_put_into_the_local_cache():
     assert [prompt[:33] for prompt in way.prompts] == list(way.primers)
 
 
+def test_the_first_prompt_is_the_one_that_is_aborted():
+    way = made("aborted_load")
+    assert way.aborted == way.prompts[:1] == made("partial").prompts[:1]
+    assert {name for name in SETS if made(name).aborted} == {"aborted_load"}
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
     [
         ("aligned", {"prefix_tokens": 31}, "`aligned`: a prefix of 31 tokens has 1 full blocks of 16; it needs 2"),
         ("block_edges", {"prefix_tokens": 16}, "`block_edges`: a prefix of 16 tokens has 1 full blocks"),
+        ("aborted_load", {"prefix_tokens": 15}, "`aborted_load`: a prefix of 15 tokens has 0 full blocks"),
         ("shared_prefix", {"prefix_tokens": 15}, "`shared_prefix`: a prefix of 15 tokens has 0 full blocks"),
         ("rolled_back", {"prefix_tokens": 48}, "a prefix of 48 tokens cannot be rolled back by a block of 16 for each"
          " of 3 prompts; it needs 2 prompts or more, and a prefix longer than 48 tokens"),

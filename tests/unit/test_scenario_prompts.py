@@ -126,7 +126,7 @@ def test_the_axis_and_the_key_cannot_both_choose(tmp_path):
 
 def test_the_repositorys_scenarios_run_every_set_and_decode_across_a_block():
     found = set()
-    for name in ("prompts", "preemption", "clean", "clean_backends"):
+    for name in ("prompts", "preemption", "clean", "clean_backends", "connectors_edges"):
         scenario = read_scenario(ROOT / "scenarios" / f"{name}.yaml")
         for axes in points(scenario.axes):
             engine, _ = effective(scenario, axes)
