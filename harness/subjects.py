@@ -62,6 +62,12 @@ def restores(subject: SubjectSpec) -> bool:
     return adapter is None or adapter.restores
 
 
+def gives_last_block(subject: SubjectSpec) -> bool:
+    """Whether the subject gives back the full block of a prompt's last token; one given whole is not known to."""
+    adapter = ADAPTERS.get(subject.connector) if subject.kv_transfer_config is None else None
+    return adapter is not None and adapter.last_block
+
+
 def loads_late(subject: SubjectSpec) -> bool | None:
     """Whether the subject loads between steps and not within one; None where nobody knows."""
     default = LOADS.get(subject.connector) if subject.kv_transfer_config is None else None

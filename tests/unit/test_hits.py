@@ -83,6 +83,16 @@ def test_prompts_that_load_between_steps_do_not_see_each_others_blocks():
     assert hits("rolled_back", late_loads=True)[Role.SUBJECT, AGAIN] == ((0, 0, 0), (64, 48, 32))
 
 
+def test_a_store_that_gives_the_last_block_too_leaves_one_token():
+    """Prompts of 15, 16, 17, 63, 64 and 65 tokens: of 16 all but one are hit, of 64 too, also behind a local hit."""
+    found = hits("block_edges", last_block=True)
+    assert found[Role.SUBJECT, RESTORE] == found[Role.SUBJECT, AGAIN] == ((0,) * 6, (0, 15, 16, 48, 63, 64))
+    assert found[Role.SUBJECT, LOCAL] == ((0, 0, 16, 48, 48, 64), (0, 15, 0, 0, 15, 0))
+    assert found[Role.ORACLE, LOCAL] == ((0, 0, 16, 48, 48, 64), (0,) * 6)
+    for name in sorted(set(SETS) - {"block_edges", "aligned"}):
+        assert hits(name, last_block=True) == hits(name)
+
+
 def test_what_a_small_pool_still_has_is_not_certain():
     way = make_pass(PromptSpec(set="many", count=8, prefix_tokens=64, tail_tokens=8), 1024, BLOCK)
     certain = {(one.role, one.phase): one.certain for one in expected_hits(way, BLOCK, small_pool=True)}
