@@ -11,7 +11,7 @@ schedule), for one cache group:
   are allocated, before they are computed, so a later prompt of the same batch already hits them.
 - With loads between steps (``async``) a request's blocks enter the local cache only when its load has ended, so prompts
   of one batch do not see each other's.
-- Some stores give back the block of the last token too; then all tokens but that one are hit (``Adapter.last_block``).
+- Some stores give back the full block of the last token too (``Adapter.leaves``); its KV is computed all the same.
 - A store has every full block of every prompt that was computed, and keeps it over a reset of the local cache.
 - An engine that prefills for another one hands whole prompts over, a last partial block and the last token included
   (``kv_connector/v1/nixl/pull_scheduler.py: get_num_new_matched_tokens``); the other one computes that token again.
@@ -41,7 +41,7 @@ class Caches:
 
     block_size: int
     store: bool
-    last_block: bool = False
+    leaves: int | None = None
     local_prefixes: set[tuple[int, ...]] = field(default_factory=set)
     stored_prefixes: set[tuple[int, ...]] = field(default_factory=set)
 
@@ -49,11 +49,10 @@ class Caches:
         """(local, external) hit tokens of a prompt that is admitted now."""
         last = full_hit(len(prompt), self.block_size)
         local = self._run(self.local_prefixes, prompt, 0, last)
-        if self.last_block:
+        if self.leaves is not None:
             last = len(prompt) // self.block_size * self.block_size
         found = self._run(self.stored_prefixes, prompt, local, last)
-        # One token is computed, and its KV takes the place of what came back.
-        return local, min(found, max(len(prompt) - 1, local)) - local
+        return local, min(found, max(len(prompt) - (self.leaves or 0), local)) - local
 
     def keep(self, prompt: Tokens, *, local: bool = True) -> None:
         """Its full blocks are in the store, and in the local cache too."""
@@ -108,7 +107,7 @@ def expected_hits(
     late_loads: bool = False,
     small_pool: bool = False,
     hands_over: bool = False,
-    last_block: bool = False,
+    leaves: int | None = None,
 ) -> tuple[PhaseHits, ...]:
     """What every phase of both roles must hit.
 
@@ -121,12 +120,13 @@ def expected_hits(
             determined.
         hands_over: the subject's restores run in another engine than the phases before them, which hands the prompts
             over and keeps its own cache.
-        last_block: the store gives back a prompt's last block too where it is full.
+        leaves: tokens that the store leaves to compute of a prompt of whole blocks, whose last block it gives back too;
+            None where it does not.
     """
     found = []
     for role, phases in ROLE_PHASES.items():
         pair = hands_over and role is Role.SUBJECT
-        caches = Caches(block_size, store=gives and role is Role.SUBJECT and not pair, last_block=last_block)
+        caches = Caches(block_size, store=gives and role is Role.SUBJECT and not pair, leaves=leaves)
         for phase in phases:
             if pair and phase in RESTORES:
                 found.append(_handed(phase, way, caches, late_loads))

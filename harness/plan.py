@@ -39,7 +39,7 @@ from harness.records import (
 )
 from harness.sharing import CONTROL, DIFFERENCES, OTHER_WEIGHTS, Difference
 from harness.sources import NOT_FOUND, module_digest, modules_of
-from harness.subjects import gives_last_block, kv_transfer_config, loads_late, restores, source_of
+from harness.subjects import kv_transfer_config, leaves, loads_late, restores, source_of
 from harness.truth import with_ground_truth
 from harness.wire import named
 
@@ -256,7 +256,7 @@ def _cell(
             gives=gives,
             late_loads=together and bool(loads_late(spec)),
             small_pool=chosen.edge is Edge.PREEMPTION,
-            last_block=gives_last_block(spec),
+            leaves=leaves(spec),
             hands_over=hands_over,
         ),
         edge=chosen.edge,

@@ -62,10 +62,10 @@ def restores(subject: SubjectSpec) -> bool:
     return adapter is None or adapter.restores
 
 
-def gives_last_block(subject: SubjectSpec) -> bool:
-    """Whether the subject gives back the full block of a prompt's last token; one given whole is not known to."""
+def leaves(subject: SubjectSpec) -> int | None:
+    """``Adapter.leaves`` of the subject; None for one given whole, of which nobody knows."""
     adapter = ADAPTERS.get(subject.connector) if subject.kv_transfer_config is None else None
-    return adapter is not None and adapter.last_block
+    return None if adapter is None else adapter.leaves
 
 
 def loads_late(subject: SubjectSpec) -> bool | None:

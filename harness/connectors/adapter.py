@@ -111,7 +111,8 @@ class Adapter:
         refusals: texts with which it dies where it cannot run. They count as a refusal of the configuration although
             they are no ValueError, or come late.
         survives_restart: whether a new process finds what an earlier one stored.
-        last_block: whether the full block of a prompt's last token comes back too: all tokens but that one are hit.
+        leaves: where the full block of a prompt's last token comes back too, the tokens that its hit leaves out: 1, or
+            0 when it counts a token that is computed all the same. None where that block is computed whole.
         env: environment variables of its legs.
         needs: what must be installed beside vLLM.
         server: name of the server that it talks to (``harness.servers``); None for none.
@@ -128,7 +129,7 @@ class Adapter:
     bytes_moved: Bytes | None = None
     refusals: tuple[str, ...] = ()
     survives_restart: bool = False
-    last_block: bool = False
+    leaves: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[Need, ...] = ()
     server: str | None = None

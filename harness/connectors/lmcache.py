@@ -43,7 +43,7 @@ MP = Adapter(
     " around F3",
     drain="the engine core has to step until the server has answered; until then `reset_prefix_cache` is False",
     survives_restart=True,
-    last_block=True,
+    leaves=1,
     needs=NEEDS,
     server="lmcache",
 )

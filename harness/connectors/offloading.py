@@ -47,6 +47,7 @@ CPU_TIER = Adapter(
     connector="OffloadingConnector",
     configure=configure_cpu,
     bytes_moved=BYTES,
+    leaves=0,
     evidence="vllm:kv_offload_load_bytes; KV digests over zeroed blocks",
     drain="in the step after the one that computed a block; the scheduler keeps stepping while some are under way",
 )

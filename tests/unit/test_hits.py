@@ -14,7 +14,7 @@ P, T = (Role.SUBJECT, Phase.POPULATE), (Role.ORACLE, Phase.RECOMPUTE)
 LOCAL, RESTORE, AGAIN = (Phase.LOCAL_HIT, Phase.RESTORE, Phase.RESTORE_AGAIN)
 
 
-def hits(name: str, **rule: bool) -> dict:
+def hits(name: str, **rule: int) -> dict:
     """(role, phase) -> (local, external) of each prompt."""
     way = make_pass(PromptSpec(set=name, count=3, prefix_tokens=64, tail_tokens=8), 1024, BLOCK)
     return {
@@ -83,14 +83,16 @@ def test_prompts_that_load_between_steps_do_not_see_each_others_blocks():
     assert hits("rolled_back", late_loads=True)[Role.SUBJECT, AGAIN] == ((0, 0, 0), (64, 48, 32))
 
 
-def test_a_store_that_gives_the_last_block_too_leaves_one_token():
-    """Prompts of 15, 16, 17, 63, 64 and 65 tokens: of 16 all but one are hit, of 64 too, also behind a local hit."""
-    found = hits("block_edges", last_block=True)
-    assert found[Role.SUBJECT, RESTORE] == found[Role.SUBJECT, AGAIN] == ((0,) * 6, (0, 15, 16, 48, 63, 64))
-    assert found[Role.SUBJECT, LOCAL] == ((0, 0, 16, 48, 48, 64), (0, 15, 0, 0, 15, 0))
+@pytest.mark.parametrize("leaves", [0, 1])
+def test_a_store_that_gives_the_last_block_too_leaves_a_token_or_none(leaves):
+    """Prompts of 15, 16, 17, 63, 64 and 65 tokens; also behind a local hit."""
+    found = hits("block_edges", leaves=leaves)
+    most = 16 - leaves, 64 - leaves
+    assert found[Role.SUBJECT, RESTORE] == found[Role.SUBJECT, AGAIN] == ((0,) * 6, (0, most[0], 16, 48, most[1], 64))
+    assert found[Role.SUBJECT, LOCAL] == ((0, 0, 16, 48, 48, 64), (0, most[0], 0, 0, most[1] - 48, 0))
     assert found[Role.ORACLE, LOCAL] == ((0, 0, 16, 48, 48, 64), (0,) * 6)
     for name in sorted(set(SETS) - {"block_edges", "aligned"}):
-        assert hits(name, last_block=True) == hits(name)
+        assert hits(name, leaves=leaves) == hits(name)
 
 
 def test_what_a_small_pool_still_has_is_not_certain():
