@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from harness.report import RunView
 from harness.row import row_of
 from harness.runner import Runner
 from harness.scenario import read_scenarios
+from harness.stored import answered
 
 #: Folder whose YAML files are scenarios.
 SCENARIO_FOLDER = "scenarios"
@@ -125,25 +126,33 @@ class Run:
             facts["model"] = ", ".join(sorted({f"{leg.model.alias}: {leg.model.source}" for leg in legs}))
         return facts
 
-    def judge_stored(self, plan: Plan) -> tuple[list[Verdict], dict[str, Observation]]:
-        """Verdicts of ``plan``'s cells from what is stored; cells whose subject never ended are left out."""
+    def judge_stored(
+        self, plan: Plan, ended: Collection[str] | None = None
+    ) -> tuple[list[Verdict], dict[str, Observation]]:
+        """Verdicts of ``plan``'s cells from what is stored.
+
+        Left out are those whose subject never ended, and of cells that are not among ``ended`` (None: all are) those
+        that lack another leg.
+        """
         observations = self.folder.read_observations(plan)
         verdicts = [
             judge(cell, self._legs, observations.get(cell.oracle), observations[cell.subject], observations)
             for cell in plan.cells
             if cell.subject in observations
+            and (ended is None or cell.name in ended or answered(cell, observations))
         ]
         return verdicts, observations
 
     def view(self, names: Iterable[str], facts: Mapping[str, str], asked: Iterable[str] = ()) -> RunView:
         """What the reports show: the cells of ``names``, which have ended, and those that were ``asked`` for.
 
-        One that has not ended, and one that has and of which nothing could be kept, is shown as not run.
+        One whose legs have not all ended, and one that has and of which nothing could be kept, is shown as not run.
         """
-        names = tuple(names)
-        verdicts, observations = self.judge_stored(select(self.plan, names))
+        ended = set(names)
+        plan = select(self.plan, {*ended, *asked})
+        verdicts, observations = self.judge_stored(plan, ended)
         return RunView(
-            plan=select(self.plan, {*names, *asked}),
+            plan=plan,
             verdicts=tuple(verdicts),
             observations=observations,
             folder=_shown(self.folder.path, Path.cwd()),
