@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.archive import RunFolder
+from harness.session import join_run
 from tests.quick import Quick
 from tests.small import CELLS, FIRST, SECOND, SMALL, VACUOUS, VALUES
 
@@ -44,6 +46,19 @@ def test_a_whole_run_lacks_nothing(stored, quick):
     assert quick.verb("check", "whole") == (0, "2 cells judged again, 0 verdicts changed\n")
     code, text = quick.verb("report", "whole")
     assert code == 0 and "not whole" not in text
+
+
+@pytest.mark.parametrize(("told", "judged"), [
+    ((), (FIRST,)),
+    # The run itself says that the second cell had ended: what is missing then is a finding.
+    ((FIRST, SECOND), (FIRST, SECOND)),
+])
+def test_an_interrupted_run_shows_what_had_its_legs_and_what_was_to_come(stored, told, judged):
+    view = join_run(RunFolder(killed(stored))).view(told, {}, asked=(FIRST, SECOND))
+    assert tuple(verdict.name for verdict in view.verdicts) == judged
+    assert tuple(view.cells) == (FIRST, SECOND)
+    # Of a cell that nobody asked for nothing is said.
+    assert tuple(join_run(RunFolder(stored)).view((), {}, asked=(FIRST,)).cells) == (FIRST,)
 
 
 def test_a_killed_run_is_reported_with_what_it_has(stored, quick):
