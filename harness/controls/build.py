@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.connectors import ADAPTERS
 from harness.controls.table import ENGINE, ORACLE, STORE, Control
 from harness.plan import make_plan
 from harness.records import Cell, DecodeSpec, Filling, Leg, Limits, Model, PromptSpec, Role, Scenario, SubjectSpec
@@ -88,6 +89,8 @@ def _pair(
     axes.update({name: value for name, value in other.items() if name in axes})
     if control.differs is not None:
         axes["differs"] = control.differs
+    for alias in control.connector or ():
+        axes["restore"] = ADAPTERS[alias].paths[0]
     engine = {**ENGINE_ARGUMENTS, **{name: value for name, value in other.items() if name not in axes}}
     scenario = Scenario(
         name="controls", path="harness/controls/table.py", platforms=("cpu",), model=MODEL,

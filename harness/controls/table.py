@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.compare import OUTCOME_OF
+from harness.connectors import ADAPTERS
 from harness.engines.faults import FAULTS as ENGINE_FAULTS
 from harness.kvstore.faults import FAULTS as STORE_FAULTS
 from harness.records import FindingKind as Kind
@@ -21,6 +22,8 @@ from harness.records import Outcome, Role
 #: Where a fault is planted.
 STORE, ENGINE, RUNNER = "store", "engine", "runner"
 BOTH = (Role.ORACLE, Role.SUBJECT)
+#: The connector between two engines.
+PAIR: Mapping[str, Any] = {"nixl": {}}
 SUBJECT = (Role.SUBJECT,)
 ORACLE = (Role.ORACLE,)
 
@@ -71,6 +74,12 @@ class Control:
     differs: str | None = None
     before: Mapping[str, Any] | None = None
     ground_truth: bool = False
+
+    @property
+    def missing(self) -> str | None:
+        """One sentence on what its connector needs and is not installed here; None when everything is."""
+        sentences = (ADAPTERS[alias].missing() for alias in self.connector or ())
+        return next((sentence for sentence in sentences if sentence), None)
 
 
 def _store(fault: str, finding: Kind, outcome: Outcome = Outcome.FAIL, **more: Any) -> Control:
@@ -168,6 +177,10 @@ CONTROLS: tuple[Control, ...] = (
     _engine("answers_cut_short", Kind.NOTHING_COMPARED, roles=BOTH),
     _engine("logprobs_missing", Kind.LOGPROBS_MISSING, roles=BOTH),
     _engine("block_tables_unknown", Kind.DIGESTS_MISSING),
+    # Two engines: what goes from one to the other. Prompts that were never populated are not in the first one's cache.
+    _engine("other_prompts_handed_over", Kind.KV_DIGESTS, connector=PAIR, must=(Kind.LOGPROBS, Kind.LOCAL_HITS),
+            also=VALUES),
+    _engine("handovers_exchanged", Kind.KV_DIGESTS, connector=PAIR, must=(Kind.LOGPROBS,), also=VALUES),
     # The runner: what it keeps and compares.
     _runner("other_prompts", "the subject answered another prompt set than the oracle", Kind.PROMPTS_DIFFER,
             also=(Kind.NOTHING_COMPARED, Kind.DIGESTS_MISSING)),

@@ -23,5 +23,10 @@ FAULTS: Mapping[str, str] = {
     "logprobs_missing": "gives no logprobs",
     "block_tables_unknown": "does not know which blocks a prompt has",
     "token_forgotten": "has an attention that forgets one token of every context",
+    "other_prompts_handed_over": "hands over the KV of other prompts than it was given, between two engines",
+    "handovers_exchanged": "asks for each prompt's KV with what belongs to the next one, between two engines",
     "one_ulp": "moves one logit by one unit in the last place in every second pass",
 }
+
+#: Those of a pair of engines.
+PAIR_FAULTS = ("other_prompts_handed_over", "handovers_exchanged")

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from harness.engines import Answer
-from harness.engines.faults import FAULTS
+from harness.engines.faults import FAULTS, PAIR_FAULTS
+from harness.engines.prefill_decode import Handed, PrefillDecode
+from harness.engines.prefill_decode import open_engine as open_pair
 from harness.engines.vllm import VllmEngine
 from harness.engines.vllm import open_engine as open_vllm
 from harness.plugin import rowwise
@@ -34,8 +36,8 @@ ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
 FORGOTTEN = 10
 
 
-def open_engine(leg: Leg, stage: Callable[[str], None]) -> FaultyEngine:
-    """The engine that the leg describes, with the fault it names.
+def open_engine(leg: Leg, stage: Callable[[str], None]) -> FaultyEngine | PrefillDecode:
+    """The engine that the leg describes, or its two engines, with the fault it names.
 
     Raises:
         KeyError: no such fault.
@@ -43,6 +45,8 @@ def open_engine(leg: Leg, stage: Callable[[str], None]) -> FaultyEngine:
     fault = leg.fake["fault"]
     if fault not in FAULTS:
         raise KeyError(f"Unknown fault {fault!r} of the engine; valid: {', '.join(FAULTS)}.")
+    if fault in PAIR_FAULTS:
+        return _faulty_pair(open_pair(leg, stage), leg, fault)
     os.environ.update(ENVIRONMENT.get(fault, {}))
     engine = FaultyEngine(open_vllm(leg, stage), leg, fault)
     if fault == "other_threads":
@@ -130,6 +134,23 @@ class FaultyEngine:
             return logits
 
         model.compute_logits = compute_logits
+
+
+def _faulty_pair(pair: PrefillDecode, leg: Leg, fault: str) -> PrefillDecode:
+    """The pair with a hand-over that goes wrong."""
+    right = pair.hand_over
+
+    def hand_over(prompts: Sequence[Sequence[int]], decode: DecodeSpec) -> list[Handed]:
+        if fault == "handovers_exchanged":
+            handed = right(prompts, decode)
+            return handed[1:] + handed[:1]
+        # Of the same lengths, so that nothing but their KV is wrong.
+        spec = replace(leg.prompts, seed=leg.prompts.seed + 1)
+        way = make_pass(spec, leg.model.vocab_size, int(leg.engine["block_size"]))
+        return right([way.prompts[index] for index in way.hit_order], decode)
+
+    pair.hand_over = hand_over  # type: ignore[method-assign]
+    return pair
 
 
 def _forgetful(attend: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
