@@ -27,7 +27,7 @@ LEG_GIB = 4.5
 LEASES = Path("/tmp")
 
 #: Engines whose legs need no GPU.
-NO_DEVICE = ("fake", "transformers", "unavailable", "unit")
+NO_DEVICE = ("fake", "fake_pair", "transformers", "unavailable", "unit")
 
 #: How often a busy set of devices is asked again, seconds.
 RETRY_S = 0.5

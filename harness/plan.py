@@ -207,10 +207,10 @@ def _cell(
         common |= {"engine_name": "unit", "decode": DecodeSpec(max_tokens=0, logprobs=0)}
     oracle = _leg(Role.ORACLE, None, {**common, "fake": planted.get(Role.ORACLE, {})})
     hands_over = axes.get("restore") == PREFILL_DECODE
-    sourced = common
+    two = {"engine_name": "prefill_decode" if fake is None else "fake_pair"} if hands_over else {}
+    sourced = {**common, **two}
     if fake is None:
-        two = {"engine_name": "prefill_decode"} if hands_over else {}
-        sourced = _with_source({**common, **two}, spec, overlays)
+        sourced = _with_source(sourced, spec, overlays)
     connector = kv_transfer_config(spec)
     modules = {
         f"{CONNECTOR_FILES}{name}": connectors(name, path=env.get("PYTHONPATH"))

@@ -22,6 +22,7 @@ ENGINES = {
     "faulty": "harness.engines.faulty",
     "transformers": "harness.engines.transformers",
     "fake": "harness.engines.fake",
+    "fake_pair": "harness.engines.fake_pair",
     "unit": "harness.engines.unit",
     "unavailable": "harness.engines.unavailable",
 }

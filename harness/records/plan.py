@@ -75,7 +75,7 @@ class Leg:
         model_name: name under which the engine finds its model in a folder of the leg's own, whatever the model; None
             for the model's own path.
         engine_name: ``vllm``; ``prefill_decode`` for two engines; ``transformers`` for a ground truth; ``unit`` for a
-            store without an engine; ``fake`` and ``faulty`` for planted endings.
+            store without an engine; ``fake``, ``fake_pair`` and ``faulty`` for planted endings.
         fake: instructions for the fake engine, empty otherwise.
         deadlines: key of ``DEADLINES_S`` -> seconds.
     """
