@@ -88,23 +88,22 @@ def _strike(pid: int, number: int) -> None:
         tick.wait(0.02)
 
 
-@pytest.mark.parametrize(("stage", "phases"), [
-    ("load", []), ("populate", []), ("restore", [Phase.POPULATE, Phase.LOCAL_HIT]),
+@pytest.mark.parametrize(("stage", "digest", "phases"), [
+    ("load", "a" * 16, []), ("populate", "b" * 16, []), ("restore", "c" * 16, [Phase.POPULATE, Phase.LOCAL_HIT]),
 ])
-def test_a_killed_prefill_engine_is_a_crash_that_names_it(runner, leg, when, stage, phases):
+def test_a_killed_prefill_engine_is_a_crash_that_names_it(runner, leg, when, stage, digest, phases):
     when(stage, signal.SIGKILL)
-    observation = runner.ensure(replace(leg, digest=f"{len(stage)}" * 16))
+    observation = runner.ensure(replace(leg, digest=digest))
     assert (observation.ending, observation.failure.stage) == (Ending.CRASHED, stage)
     assert observation.failure.message == "the prefill engine died of SIGKILL"
     assert [record.phase for record in observation.phases] == phases
     assert observation.attempts == 1
 
 
-@pytest.mark.parametrize("stage", ["load", "restore"])
-def test_a_stopped_prefill_engine_is_a_hang_with_the_stacks_of_both(runner, runs, leg, when, stage):
+@pytest.mark.parametrize(("stage", "digest"), [("load", "d" * 16), ("restore", "e" * 16)])
+def test_a_stopped_prefill_engine_is_a_hang_with_the_stacks_of_both(runner, runs, leg, when, stage, digest):
     when(stage, signal.SIGSTOP)
-    # Long enough for what comes before it is waited for, far too short for a whole leg.
-    asked = replace(leg, digest=f"{len(stage) + 1}" * 16, deadlines={**DEADLINES_S, stage: 20.0})
+    asked = replace(leg, digest=digest, deadlines={**DEADLINES_S, stage: 20.0})
     observation = runner.ensure(asked)
     assert (observation.ending, observation.failure.stage) == (Ending.HUNG, stage)
     log = runs.log_path(asked.digest).read_text(errors="replace")
