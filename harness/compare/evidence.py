@@ -40,7 +40,9 @@ CLEARED_RESTORES = (Phase.OWN_RESTORE, *RESTORES)
 
 def check_evidence(pair: Pair) -> Iterator[Finding]:
     """Findings about a path that was not taken; values are still compared after them."""
-    if pair.cell.restores and pair.cell.expected_blocks <= 0:
+    # What is handed over whole comes back even where no block of it is full; only the answers tell then.
+    something = pair.cell.expected_external_tokens if pair.cell.hands_over else pair.cell.expected_blocks
+    if pair.cell.restores and something <= 0:
         yield finding(
             FindingKind.NOTHING_COMPARED,
             "no prompt has a full block before its last token, so nothing can be restored",
