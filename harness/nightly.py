@@ -21,7 +21,7 @@ from pathlib import Path
 from harness import wire
 from harness.asked import of_facts
 from harness.errors import ExitCode, UsageError
-from harness.stored import read_facts
+from harness.stored import listed, read_facts
 
 #: Bytes that a GitHub job's summary takes; Buildkite's annotations take as many.
 MOST_BYTES = 1024 * 1024
@@ -68,9 +68,9 @@ def nightly(
     base = base_of(run, good) if steps[0].code in RAN else None
     if base is not None:
         steps.append(_step("compare", "compare", str(base), str(run), "--common", "--markdown", str(changes)))
-    lost = base is not None and steps[-1].code == ExitCode.AMBER and bool(lost_cells(run, base))
-    code = worst(deciding(steps, lost=lost))
-    text = summary(steps, code, run, base)
+    lost = lost_cells(run, base) if base is not None and steps[-1].code == ExitCode.AMBER else ()
+    code = worst(deciding(steps, lost=bool(lost)))
+    text = summary(steps, code, run, base, lost)
     wire.write_text(folder / "summary.md", text)
     if run.is_dir():
         wire.write_text(run / "summary.md", text)
@@ -134,7 +134,9 @@ def worst(codes: Sequence[int]) -> ExitCode:
     return ExitCode.AMBER if ExitCode.AMBER in codes else ExitCode.OK
 
 
-def summary(steps: Sequence[Step], code: ExitCode, run: Path, base: Path | None) -> str:
+def summary(
+    steps: Sequence[Step], code: ExitCode, run: Path, base: Path | None, lost: Sequence[str] = ()
+) -> str:
     """What a reader of the morning sees: outcome, steps, what changed, the report; at most ``MOST_BYTES`` bytes."""
     lines = [f"# KV parity nightly: {WORDS.get(code, 'red')}", ""]
     lines += ["| step | exit code | last line |", "| -- | -- | -- |"]
@@ -142,6 +144,8 @@ def summary(steps: Sequence[Step], code: ExitCode, run: Path, base: Path | None)
     head = "\n".join(lines) + "\n"
     if base is None:
         head += "\nNothing to compare with: no good run is kept, and none was accepted.\n"
+    if lost:
+        head += f"\nGone since {base}: {listed(lost)}. If that is meant, remove that folder.\n"
     parts = [path.read_text(encoding="utf-8") for path in (run / "changes.md", run / "report.md") if path.exists()]
     text = "\n".join([head, *parts])
     if len(text.encode()) <= MOST_BYTES:

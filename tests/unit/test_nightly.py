@@ -95,6 +95,7 @@ def test_a_green_night_that_lost_a_cell_is_amber_until_somebody_says_so(night):
         assert night(text=SMALL.replace("[false, true]", "[false]")) is ExitCode.AMBER
         text = Path("nights/summary.md").read_text()
         assert f"| {SECOND} | pass | none | not in the run any more |" in text
+        assert f"\nGone since good: {SECOND}. If that is meant, remove that folder.\n" in text
         assert Path("good/frame.csv").read_text() == before
 
 
