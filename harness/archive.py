@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from harness import wire
 from harness.errors import UsageError, WireError
+from harness.garbage import collector_at_rest
 from harness.records import Ending, Leg, Observation, Plan, Verdict
 
 #: File in ``legs/`` that is locked by the one process that runs in the folder, and says who that is.
@@ -182,7 +183,8 @@ class RunFolder:
 
     def read_observations(self, plan: Plan) -> dict[str, Observation]:
         """Leg digest -> observation, of those legs that have ended."""
-        found = {leg.digest: self.read_observation(leg.digest) for leg in plan.legs}
+        with collector_at_rest():
+            found = {leg.digest: self.read_observation(leg.digest) for leg in plan.legs}
         return {digest: observation for digest, observation in found.items() if observation is not None}
 
 

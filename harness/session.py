@@ -17,6 +17,7 @@ from harness.archive import RunFolder
 from harness.compare import judge
 from harness.device import room_for_pairs
 from harness.errors import UsageError
+from harness.garbage import collector_at_rest
 from harness.models import find_model
 from harness.plan import make_plan, missing_modules, select
 from harness.records import Cell, Observation, Plan, Verdict
@@ -135,12 +136,13 @@ class Run:
         that lack another leg.
         """
         observations = self.folder.read_observations(plan)
-        verdicts = [
-            judge(cell, self._legs, observations.get(cell.oracle), observations[cell.subject], observations)
-            for cell in plan.cells
-            if cell.subject in observations
-            and (ended is None or cell.name in ended or answered(cell, observations))
-        ]
+        with collector_at_rest():
+            verdicts = [
+                judge(cell, self._legs, observations.get(cell.oracle), observations[cell.subject], observations)
+                for cell in plan.cells
+                if cell.subject in observations
+                and (ended is None or cell.name in ended or answered(cell, observations))
+            ]
         return verdicts, observations
 
     def view(self, names: Iterable[str], facts: Mapping[str, str], asked: Iterable[str] = ()) -> RunView:

@@ -8,21 +8,20 @@ admission and local + external in one (vllm/v1/outputs.py, vllm/v1/metrics/reade
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import importlib
 import itertools
 import math
 import os
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.connectors import FOLDER, LEG, PORT, PROCESS, Metric, adapter_of_class, filled
 from harness.engines import Answer, Counters, Placement
 from harness.errors import LegError
+from harness.garbage import no_garbage_collected
 from harness.records import DecodeSpec, Leg, Model, Resolved, Step
 from harness.server_restart import STORE_VARIABLE
 
@@ -84,20 +83,6 @@ def configure_logging() -> None:
     from vllm.logger import configure_logging_if_needed
 
     configure_logging_if_needed(LoggingConfig())
-
-
-@contextlib.contextmanager
-def no_garbage_collected() -> Iterator[None]:
-    """Without full garbage collections, which vLLM orders when an engine ends, for the next one in the same process.
-
-    Here the process ends next, and walking through everything that the import left takes longer than all else.
-    """
-    collect, unfreeze = gc.collect, gc.unfreeze
-    gc.collect, gc.unfreeze = lambda generation=2: 0, lambda: None
-    try:
-        yield
-    finally:
-        gc.collect, gc.unfreeze = collect, unfreeze
 
 
 def float_bits(value: float) -> int:
