@@ -24,7 +24,7 @@ from pathlib import Path
 from harness import stacks, wire
 from harness.connectors import refusals_of_class
 from harness.device import processor
-from harness.engines import open_engine
+from harness.engines import Pair, open_engine
 from harness.leg import run_phases
 from harness.prompt_sets import make_pass
 from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation, PhaseRecord, Resolved
@@ -92,8 +92,8 @@ def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
     try:
         engine = open_engine(leg, stages)
         resolved = engine.resolved()
-        if (other := getattr(engine, "prefill", None)) is not None:
-            prefill = other.resolved()
+        if isinstance(engine, Pair):
+            prefill = engine.prefill.resolved()
         # The set is that of the block size that was asked for, as the plan's hits are.
         way = make_pass(leg.prompts, leg.model.vocab_size, int(leg.engine.get("block_size", resolved.block_size)))
         run_phases(leg, engine, way, stages, resolved.block_size, phases)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from harness.errors import LegError
 from harness.records import RESTORES, DecodeSpec, Handover, Leg, Phase, Resolved, Step
@@ -107,6 +107,7 @@ class Engine(Protocol):
         """Stop everything the engine started."""
 
 
+@runtime_checkable
 class Pair(Protocol):
     """Two live engines of one leg: one computes the prompts, the other gets their KV from it."""
 
@@ -125,18 +126,17 @@ class Pair(Protocol):
 
 def engine_of(opened: Engine | Pair, phase: Phase) -> Engine:
     """The engine that a phase is about."""
-    prefill = getattr(opened, "prefill", None)
-    if prefill is None:
-        return opened  # type: ignore[return-value]
-    return opened.decode if phase in RESTORES else prefill  # type: ignore[union-attr]
+    if not isinstance(opened, Pair):
+        return opened
+    return opened.decode if phase in RESTORES else opened.prefill
 
 
 def answers_of(
     opened: Engine | Pair, phase: Phase, prompts: Sequence[Sequence[int]], decode: DecodeSpec
 ) -> list[Answer]:
     """The prompts' answers in a phase."""
-    if phase in RESTORES and getattr(opened, "prefill", None) is not None:
-        return opened.restore(prompts, decode)  # type: ignore[union-attr]
+    if phase in RESTORES and isinstance(opened, Pair):
+        return opened.restore(prompts, decode)
     return engine_of(opened, phase).generate(prompts, decode)
 
 
