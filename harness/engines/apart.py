@@ -240,6 +240,9 @@ def serve(channel: Connection) -> int:
         engine = getattr(importlib.import_module(module), function)(leg, lambda stage: None)
     except BaseException as error:
         channel.send(_failed(error))
+        # Its end would be heard before its words.
+        with contextlib.suppress(EOFError, OSError):
+            channel.recv()
         return 1
     channel.send((None, None, ""))
     while True:
