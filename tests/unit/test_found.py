@@ -13,7 +13,7 @@ from harness.scenario import read_scenario
 from harness.sharing import CONTROL
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "scenarios" / "found").glob("*.yaml"))
+FILES = sorted((ROOT / "scenarios" / "found").glob("*.yaml"), key=lambda path: int(path.name[1:].split("_")[0]))
 ENTRIES = re.split(r"^## ", (ROOT / "docs" / "found.md").read_text(), flags=re.MULTILINE)[1:]
 
 
