@@ -93,7 +93,8 @@ def test_a_capacity_below_one_object_is_refused():
 def test_settings_name_the_valid_choices():
     assert Settings.of(None) == Settings(256, "bulk", "sync", None)
     assert Settings.of({"fault": "single_span", "capacity_mib": 1}).fault == "single_span"
-    with pytest.raises(ValueError, match=r"\['transfr'\]; valid are \['capacity_mib', 'transfer', 'load', 'fault'\]"):
+    valid = r"\['capacity_mib', 'transfer', 'load', 'fault', 'file'\]"
+    with pytest.raises(ValueError, match=rf"\['transfr'\]; valid are {valid}"):
         Settings.of({"transfr": "bulk"})
     with pytest.raises(ValueError, match=r"\['transfer'\] is 'slow'; valid are \['bulk', 'ranges'\]"):
         Settings.of({"transfer": "slow"})
