@@ -138,7 +138,7 @@ def open_engine(leg: Leg, stage: Callable[[str], None]) -> PrefillDecode:
     """Start both engines, at the same time; refusals of either come through in vLLM's words."""
     with contextlib.ExitStack() as stack:
         stage("import")
-        held = [stack.enter_context(_held_port()) for _ in range(2)]
+        held = [stack.enter_context(held_port()) for _ in range(2)]
         ports = [str(one.getsockname()[1]) for one in held]
         # A process that has imported vLLM by now was forked for it.
         warm = "vllm" in sys.modules and len(os.listdir("/proc/self/task")) == 1
@@ -159,7 +159,7 @@ def open_prefill(leg: Leg, stage: Callable[[str], None]) -> PrefillEngine:
     return PrefillEngine(llm, sampling, leg, "kv_producer")
 
 
-def _held_port() -> socket.socket:
+def held_port() -> socket.socket:
     """A loopback port that nobody else is given while the socket lives, and that an engine can still listen on.
 
     An engine binds it with SO_REUSEADDR (as ZeroMQ does), which the kernel allows beside a socket that has it too and

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from harness.engines.apart import Apart
-from harness.engines.prefill_decode import _held_port
+from harness.engines.prefill_decode import held_port
 from harness.errors import LegError
 from harness.records import DecodeSpec, Leg
 
@@ -131,8 +131,8 @@ def test_one_that_does_not_answer_is_ended_by_force(started, monkeypatch):
     assert not psutil.pid_exists(apart.pid)
 
 
-def test_a_held_port_is_nobodys_but_a_listener_can_have_it():
-    with _held_port() as held, zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
+def test_aheld_port_is_nobodys_but_a_listener_can_have_it():
+    with held_port() as held, zmq.Context() as context, context.socket(zmq.ROUTER) as listener:
         port = held.getsockname()[1]
         with pytest.raises(OSError), socket.socket() as other:
             other.bind(("127.0.0.1", port))
