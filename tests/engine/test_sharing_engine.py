@@ -25,9 +25,9 @@ axes:
   backend: [REFERENCE]
   batch_invariant: [true]
   differs: [nothing, weights_same_name]
-prompts: {count: 2, prefix_tokens: 32, tail_tokens: 8}
-decode: {max_tokens: 2, logprobs: 2}
-engine: {block_size: 16, max_model_len: 64, num_gpu_blocks_override: 32}
+prompts: {count: 3, prefix_tokens: 64, tail_tokens: 8}
+decode: {max_tokens: 8, logprobs: 5}
+engine: {block_size: 16, max_model_len: 256, num_gpu_blocks_override: 128}
 """
 
 
@@ -45,13 +45,13 @@ def test_a_store_whose_keys_have_the_weights_gives_nothing_of_other_ones(tmp_pat
     finally:
         runner.close()
     assert (verdict.outcome, verdict.findings) == (Outcome.PASS, ())
-    assert (verdict.compared.blocks, verdict.compared.blocks_equal) == (4, 4)
+    assert (verdict.compared.blocks, verdict.compared.blocks_equal) == (12, 12)
     assert sharing_words(cell, subject) == "must not hit: nothing shared"
     assert subject.filled.settings["model"] == subject.resolved.settings["model"]
     assert subject.filled.settings["weights"] != subject.resolved.settings["weights"]
     assert subject.left_bytes > 0
     # The filling engine gets its own back, the reading one what it stored itself, and one without a difference all.
     assert [subject.phase(phase).external_tokens for phase in (
-        Phase.OWN_RESTORE, Phase.RESTORE, Phase.RESTORE_AGAIN)] == [64, 0, 64]
-    assert kept.phase(Phase.RESTORE).external_tokens == 64
+        Phase.OWN_RESTORE, Phase.RESTORE, Phase.RESTORE_AGAIN)] == [192, 0, 192]
+    assert kept.phase(Phase.RESTORE).external_tokens == 192
     assert control.sharing.control is None
