@@ -17,13 +17,16 @@ NEEDS = (Need(name="lmcache 0.5.6", module="lmcache", hint="Run `make connectors
 #: LMCache stores whole chunks, of 256 tokens where it is not told otherwise; the cells' prompts are shorter.
 CHUNK_TOKENS = 16
 
+#: Seconds that the client waits for an answer of its server, at each call.
+TIMEOUT_S = 15
+
 #: LMCache imports llvmlite, which vLLM's worker does not survive: docs/found.md, F3 (``harness.plugin.kernels_first``).
 KERNELS_FIRST = {"KVPARITY_KERNELS_FIRST": "1"}
 
 
 def configure_mp(subject: SubjectSpec) -> dict[str, Any]:
     """The connector with the port of the leg's own server."""
-    options = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": PORT, "lmcache.mp.mq_timeout": 60}
+    options = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": PORT, "lmcache.mp.mq_timeout": TIMEOUT_S}
     return transfer("LMCacheMPConnector", options)
 
 
