@@ -23,7 +23,6 @@ from harness.records import (
     PREFILL_DECODE,
     ROLE_PHASES,
     SCHEMA_VERSION,
-    SHARING_PHASES,
     Cell,
     DecodeSpec,
     Edge,
@@ -34,10 +33,9 @@ from harness.records import (
     Reference,
     Role,
     Scenario,
-    Sharing,
     SubjectSpec,
 )
-from harness.sharing import CONTROL, DIFFERENCES, OTHER_WEIGHTS, Difference
+from harness.sharing import DIFFERENCES, OTHER_WEIGHTS, models_of, shared_legs
 from harness.sources import NOT_FOUND, module_digest, modules_of
 from harness.subjects import kv_transfer_config, leaves, loads_late, restores, source_of
 from harness.truth import with_ground_truth
@@ -97,7 +95,7 @@ def make_plan(
     for scenario in scenarios:
         if platform not in scenario.platforms:
             continue
-        for name in _models(scenario):
+        for name in models_of(scenario):
             if name not in models:
                 models[name] = find_model(name)
         own: list[Cell] = []
@@ -109,12 +107,6 @@ def make_plan(
         cells += own
         legs.update({leg.digest: _patient(leg, legs.get(leg.digest)) for leg in truths})
     return Plan(schema=SCHEMA_VERSION, cells=tuple(cells), legs=tuple(legs.values()))
-
-
-def _models(scenario: Scenario) -> tuple[str, ...]:
-    """The scenario's model, and the one with other weights where a store is filled with that."""
-    other = any(DIFFERENCES[value].model for value in scenario.axes.get("differs", ()))
-    return (scenario.model, OTHER_WEIGHTS[scenario.model]) if other else (scenario.model,)
 
 
 def _patient(leg: Leg, twin: Leg | None) -> Leg:
@@ -225,12 +217,9 @@ def _cell(
     needed: tuple[Leg, ...] = (oracle, subject)
     sharing = None
     if difference is not None:
-        subject, control = _shared(subject, axes["differs"], difference, models.get(OTHER_WEIGHTS.get(scenario.model)))
+        other = models.get(OTHER_WEIGHTS.get(scenario.model))
+        subject, control, sharing = shared_legs(subject, axes["differs"], other)
         needed = (oracle, subject) if control is None else (oracle, subject, control)
-        sharing = Sharing(
-            difference=axes["differs"], rule=difference.rule, shows=difference.shows, brings=difference.brings,
-            alters=difference.alters, control=control.digest if control else None,
-        )
     block_size = int(engine["block_size"])
     gives = restores(spec)
     chosen, together = SETS[prompts.set], scenario.decode.submit == "together"
@@ -265,14 +254,6 @@ def _cell(
         sharing=sharing,
     )
     return cell, needed
-
-
-def _shared(leg: Leg, name: str, difference: Difference, other: Model | None) -> tuple[Leg, Leg | None]:
-    """(the leg whose store is filled under what differs, the one that differs in nothing unless that is it)."""
-    control = named(replace(leg, phases=SHARING_PHASES, model_name=difference.model_name))
-    if name == CONTROL:
-        return control, None
-    return named(replace(control, filling=difference.fill(control, other))), control
 
 
 def _with_source(

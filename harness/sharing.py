@@ -10,10 +10,11 @@ recompute. ``DIFFERENCES`` is the whole knowledge; plan, scenario check and comp
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.records import Filling, Leg, Model, Rule
+from harness.records import SHARING_PHASES, Filling, Leg, Model, Rule, Scenario, Sharing
+from harness.wire import named
 
 #: The value of ``differs`` that differs in nothing: without its full hit, absence of hits elsewhere says nothing.
 CONTROL = "nothing"
@@ -153,3 +154,29 @@ DIFFERENCES: Mapping[str, Difference] = {
         fill=_env(OMP_NUM_THREADS="2", VLLM_CPU_OMP_THREADS_BIND="0-1"), shows=("threads",),
     ),
 }
+
+
+def models_of(scenario: Scenario) -> tuple[str, ...]:
+    """The scenario's model, and the one with other weights where a store is filled with that."""
+    other = any(DIFFERENCES[value].model for value in scenario.axes.get("differs", ()))
+    return (scenario.model, OTHER_WEIGHTS[scenario.model]) if other else (scenario.model,)
+
+
+def shared_legs(leg: Leg, name: str, other: Model | None) -> tuple[Leg, Leg | None, Sharing]:
+    """(the leg whose store is filled under what differs, the one that differs in nothing, what the cell says of them).
+
+    Args:
+        leg: the subject under the cell's own configuration, which goes on in a new process before its restores.
+        name: what differs; for the control the second leg is None, since it is the first.
+        other: the model with other weights, for the differences that need it.
+    """
+    difference = DIFFERENCES[name]
+    control = named(replace(leg, phases=SHARING_PHASES, model_name=difference.model_name))
+    own = name == CONTROL
+    sharing = Sharing(
+        difference=name, rule=difference.rule, shows=difference.shows, brings=difference.brings,
+        alters=difference.alters, control=None if own else control.digest,
+    )
+    if own:
+        return control, None, sharing
+    return named(replace(control, filling=difference.fill(control, other))), control, sharing

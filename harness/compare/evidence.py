@@ -13,6 +13,7 @@ from itertools import accumulate
 
 from harness.compare.handover import check_handover
 from harness.compare.pair import Pair, finding, words
+from harness.compare.sharing import check_shared_hits
 from harness.records import (
     RESTORES,
     Certainty,
@@ -23,7 +24,6 @@ from harness.records import (
     PhaseHits,
     PhaseRecord,
     Role,
-    Rule,
 )
 
 #: Phases that find nothing but what the pass itself left, and what to call it when they found other than that.
@@ -94,14 +94,11 @@ def _check_hits(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding
     place = f"{role} {record.phase}"
     wanted = {"local": sum(hits.local), "external": sum(hits.external)}
     got = {"local": record.local_tokens, "external": record.external_tokens}
-    sharing = pair.cell.sharing
-    if sharing is not None and role is Role.SUBJECT and record.phase is Phase.RESTORE:
-        if sharing.rule is Rule.MUST_NOT_HIT and got["external"]:
-            full = pair.cell.expected_blocks * pair.cell.block_size
-            yield _forbidden(place, sharing.difference, got["external"], full)
+    if pair.cell.sharing is not None and role is Role.SUBJECT and record.phase is Phase.RESTORE:
+        found = list(check_shared_hits(pair, pair.cell.sharing, record, hits))
+        yield from found
+        if found:
             return
-        if sharing.rule is Rule.MAY_HIT:
-            yield from _check_free_hits(pair, place, record.phase, got, wanted)
     if hits.certain is Certainty.SPLIT and got != wanted:
         yield from _wrong_sums(place, record.phase, got, wanted)
     elif hits.certain is Certainty.SUM and sum(got.values()) != sum(wanted.values()):
@@ -112,30 +109,6 @@ def _check_hits(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding
         )
     else:
         yield from _check_prompt_hits(place, record, hits, sum(got.values()))
-
-
-def _forbidden(place: str, difference: str, got: int, full: int) -> Finding:
-    return finding(
-        FindingKind.FORBIDDEN_HITS,
-        f"{place}: {got} of {full} tokens came from KV that was stored under another configuration ({difference}), none"
-        " may",
-        place=place, left="0 tokens", right=f"{got} tokens", size=f"{got:+d} tokens", limit="0",
-    )
-
-
-def _check_free_hits(
-    pair: Pair, place: str, phase: Phase, got: dict[str, int], wanted: dict[str, int]
-) -> Iterator[Finding]:
-    """Where the store gives what it likes: that the local cache gave none of it, and that there is a reference."""
-    if got["local"] != wanted["local"]:
-        yield from _wrong_sums(place, phase, {**got, "external": wanted["external"]}, wanted)
-    if not pair.cell.batch_invariant and got["external"] not in (0, wanted["external"]):
-        yield finding(
-            FindingKind.EXTERNAL_HITS,
-            f"{place}: {got['external']} of {wanted['external']} tokens came from the store; where kernels are not"
-            " batch invariant nothing is bitwise equal to a part of a hit",
-            place=place, left=f"0 or {wanted['external']} tokens", right=f"{got['external']} tokens",
-        )
 
 
 def _kind(phase: Phase, source: str) -> FindingKind:

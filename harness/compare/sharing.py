@@ -20,9 +20,11 @@ from harness.records import (
     Leg,
     Observation,
     Phase,
+    PhaseHits,
     PhaseRecord,
     Resolved,
     Role,
+    Rule,
     Sharing,
 )
 
@@ -52,6 +54,41 @@ def check_sharing(pair: Pair) -> Iterator[Finding]:
     yield from _check_fill(pair, observation)
     if sharing.control is not None:
         yield from _check_control(pair, sharing.control)
+
+
+def check_shared_hits(pair: Pair, sharing: Sharing, record: PhaseRecord, hits: PhaseHits) -> Iterator[Finding]:
+    """Findings about what the first restore got: hits that must not be, or ones that nothing can be held against."""
+    place, full = f"subject {record.phase}", pair.cell.expected_blocks * pair.cell.block_size
+    local, got = record.local_tokens, record.external_tokens
+    if sharing.rule is Rule.MUST_NOT_HIT and got:
+        yield finding(
+            FindingKind.FORBIDDEN_HITS,
+            f"{place}: {got} of {full} tokens came from KV that was stored under another configuration"
+            f" ({sharing.difference}), none may",
+            place=place, left="0 tokens", right=f"{got} tokens", size=f"{got:+d} tokens", limit="0",
+        )
+    if sharing.rule is not Rule.MAY_HIT:
+        return
+    if local != sum(hits.local):
+        yield finding(
+            FindingKind.LOCAL_HITS, f"{place}: {local} local hit tokens, exactly {sum(hits.local)} expected",
+            place=place, left=f"{sum(hits.local)} tokens", right=f"{local} tokens", limit="0",
+        )
+    cached = sum(prompt.cached_tokens or 0 for prompt in record.prompts)
+    if cached != local + got:
+        yield finding(
+            FindingKind.EXTERNAL_HITS,
+            f"{place}: the prompts had {cached} cached tokens in all, the scheduler counted {local} local and {got}"
+            " external ones",
+            place=place, left=f"{local + got} tokens", right=f"{cached} tokens", limit="0",
+        )
+    if not pair.cell.batch_invariant and got not in (0, full):
+        yield finding(
+            FindingKind.EXTERNAL_HITS,
+            f"{place}: {got} of {full} tokens came from the store; where kernels are not batch invariant nothing is"
+            " bitwise equal to a part of a hit",
+            place=place, left=f"0 or {full} tokens", right=f"{got} tokens",
+        )
 
 
 def _check_asked(leg: Leg, filled: Resolved, populate: PhaseRecord | None) -> Iterator[Finding]:

@@ -15,12 +15,11 @@ import os
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from harness.connectors import FOLDER, LEG, PORT, PROCESS, Metric, adapter_of_class, filled
 from harness.engines import Answer, Counters, Placement
-from harness.errors import LegError
+from harness.engines.own_folder import adapter_path, model_path
 from harness.garbage import no_garbage_collected
 from harness.records import DecodeSpec, Leg, Model, Resolved, Step
 from harness.server_restart import STORE_VARIABLE
@@ -114,7 +113,7 @@ class VllmEngine:
         #: What every request carries beside its prompt, as ``LLM.generate`` takes it.
         self._salt = {"cache_salt": leg.request["cache_salt"]} if "cache_salt" in leg.request else {}
         self._adapter = _adapter(leg.request.get("lora"), leg.model)
-        self._llm = llm(model=_model_path(leg), worker_extension_cls=PROBE, disable_log_stats=False, **arguments)
+        self._llm = llm(model=model_path(leg), worker_extension_cls=PROBE, disable_log_stats=False, **arguments)
         adapter = adapter_of_class((leg.kv_transfer_config or {}).get("kv_connector"))
         self._bytes = adapter.bytes_moved if adapter is not None else None
         self._call("kvparity_watch")
@@ -287,43 +286,13 @@ class VllmEngine:
                 shutdown()
 
 
-def _model_path(leg: Leg) -> str:
-    """The model's folder; where its name must not tell, a link of another name in a folder of the leg's own.
-
-    Each process of the leg makes the link anew, so that the same path can lead to another model.
-    """
-    if leg.model_name is None:
-        return leg.model.path
-    link = own_folder() / leg.model_name
-    link.unlink(missing_ok=True)
-    link.symlink_to(leg.model.path, target_is_directory=True)
-    return str(link)
-
-
 def _adapter(name: str | None, model: Model) -> Any:
     """vLLM's request for an adapter of that name, made here and now; None for none."""
     if name is None:
         return None
     from vllm.lora.request import LoRARequest
 
-    from harness.adapter import write_adapter
-
-    folder = own_folder() / f"adapter-{name}"
-    folder.mkdir(exist_ok=True)
-    write_adapter(folder, Path(model.path))
-    return LoRARequest(lora_name=name, lora_int_id=1, lora_path=str(folder))
-
-
-def own_folder() -> Path:
-    """The folder of the leg's own that is not its connector's.
-
-    Raises:
-        LegError: nobody named one; only the runner does.
-    """
-    store = os.environ.get(STORE_VARIABLE)
-    if not store:
-        raise LegError(f"{STORE_VARIABLE} names no folder, and the leg needs one of its own")
-    return Path(store).parent
+    return LoRARequest(lora_name=name, lora_int_id=1, lora_path=adapter_path(name, model))
 
 
 def _is(metric: Any, asked: Metric) -> bool:

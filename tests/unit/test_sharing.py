@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from harness import models
 from harness.compare import judge
 from harness.connectors import ADAPTERS
-from harness.errors import ScenarioError
+from harness.engines.own_folder import adapter_path, model_path
+from harness.errors import LegError, ScenarioError
 from harness.hits import shared_hits
 from harness.parts import joined, parts
 from harness.plan import make_plan
@@ -157,6 +159,28 @@ def test_two_engines_that_were_told_to_differ_are_no_crash():
     assert (whole.ending, whole.filled, whole.resolved.threads) == (Ending.OK, first.resolved, 2)
 
 
+def test_both_engines_find_their_models_under_one_name_and_an_adapter_is_made_for_the_leg(tmp_path, monkeypatch):
+    tiny, other = (models.find_model(name, cache=tmp_path / "cache") for name in ("tiny", "tiny-other"))
+    (tmp_path / "leg" / "kv").mkdir(parents=True)
+    monkeypatch.setenv("KVPARITY_STORE", str(tmp_path / "leg" / "kv"))
+    leg = replace(clean().legs["subject-leg"], model=tiny)
+    assert model_path(leg) == tiny.path
+    seen = []
+    for model in (other, tiny):
+        path = model_path(replace(leg, model=model, model_name="model"))
+        seen.append((path, str(Path(path).resolve())))
+    assert seen == [(str(tmp_path / "leg" / "model"), one.path) for one in (other, tiny)]
+    adapter = Path(adapter_path("filled", tiny))
+    assert json.loads((adapter / "adapter_config.json").read_text())["target_modules"] == ["q_proj", "k_proj", "v_proj"]
+    first = (adapter / "adapter_model.safetensors").read_bytes()
+    header = json.loads(first[8 : 8 + int.from_bytes(first[:8], "little")])
+    assert header["base_model.model.model.layers.3.self_attn.v_proj.lora_B.weight"]["shape"] == [128, 8]
+    assert len(header) == 1 + 4 * 3 * 2
+    monkeypatch.delenv("KVPARITY_STORE")
+    with pytest.raises(LegError, match="KVPARITY_STORE names no folder"):
+        adapter_path("filled", tiny)
+
+
 # --- what a scenario may ask ------------------------------------------------------------------------------------
 
 
@@ -225,6 +249,15 @@ def test_a_forbidden_hit_fails_although_its_kv_is_the_same():
     assert verdict.findings[0].message == (
         "subject restore: 16 of 16 tokens came from KV that was stored under another configuration (weights), none may"
     )
+
+
+def test_what_the_scheduler_counts_and_what_the_prompts_were_promised_must_add_up():
+    case = shared_case(Rule.MAY_HIT, hits=HIT)
+    assert judged(case)[:2] == (Outcome.PASS, [])
+    less = edit_prompt(case, Role.SUBJECT, Phase.RESTORE, 0, cached_tokens=0)
+    assert judged(less)[:2] == (Outcome.VACUOUS, [FindingKind.EXTERNAL_HITS])
+    local = edit(case, Role.SUBJECT, Phase.RESTORE, local_tokens=HIT)
+    assert judged(local)[1] == [FindingKind.LOCAL_HITS, FindingKind.EXTERNAL_HITS]
 
 
 def test_a_hit_that_changes_a_bit_fails_whatever_the_rule():
