@@ -174,8 +174,8 @@ def evidence_of(pair: Pair, verdict: Verdict) -> str:
     got = "no restore" if restore is None else f"{restore.external_tokens}/{pair.cell.expected_external_tokens} tokens"
     parts = [f"external hits {got}"]
     shared = sharing_words(pair.cell, pair.subject)
-    if shared is not None:
-        parts.append(f"filled under other {pair.cell.sharing.difference}, {shared}")
+    if shared is not None and pair.cell.sharing.shows:
+        parts.append(f"filled under another configuration ({pair.cell.sharing.difference}), {shared}")
     resolved = pair.subject.resolved if pair.subject else None
     if resolved is not None:
         cell = pair.cell
