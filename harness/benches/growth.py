@@ -20,6 +20,7 @@ from rich.table import Table
 from harness import wire
 from harness.archive import RunFolder
 from harness.compare import judge
+from harness.garbage import collector_at_rest
 from harness.plan import make_plan
 from harness.records import DecodeSpec, Model, Observation, Plan, PromptSpec, Scenario, SubjectSpec, Verdict
 from harness.report import RunView
@@ -120,8 +121,10 @@ def _archive(folder: RunFolder, plan: Plan, observed: Sequence[Observation]) -> 
 
 
 def _judge(plan: Plan, observations: Mapping[str, Observation]) -> list[Verdict]:
+    """As ``Run.judge_stored`` does."""
     legs = {leg.digest: leg for leg in plan.legs}
-    return [judge(cell, legs, observations[cell.oracle], observations[cell.subject]) for cell in plan.cells]
+    with collector_at_rest():
+        return [judge(cell, legs, observations[cell.oracle], observations[cell.subject]) for cell in plan.cells]
 
 
 def _report(folder: RunFolder, view: RunView) -> None:
