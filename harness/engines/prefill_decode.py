@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.engines import Answer
+from harness.engines.answers import answer_of
 from harness.engines.apart import Apart
-from harness.engines.vllm import VllmEngine, answer_of, preload
+from harness.engines.vllm import VllmEngine, preload
 from harness.errors import LegError
 from harness.records import DecodeSpec, Handover, Leg, Resolved
 

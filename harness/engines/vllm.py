@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import math
 import os
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.connectors import FOLDER, LEG, PORT, PROCESS, Metric, adapter_of_class, filled
 from harness.engines import Answer, Counters, Placement
+from harness.engines.answers import answer_of
 from harness.engines.own_folder import adapter_path, model_path
 from harness.garbage import no_garbage_collected
-from harness.records import DecodeSpec, Leg, Model, Resolved, Step
+from harness.records import DecodeSpec, Leg, Model, Resolved
 from harness.server_restart import STORE_VARIABLE
 
 PROBE = "harness.plugin.probe.Probe"
@@ -82,16 +81,6 @@ def configure_logging() -> None:
     from vllm.logger import configure_logging_if_needed
 
     configure_logging_if_needed(LoggingConfig())
-
-
-def float_bits(value: float) -> int:
-    """float32 bit pattern of a logprob.
-
-    vLLM hands a float32 logprob over as a Python float, so the conversion back is exact; NaN keeps being NaN.
-    """
-    if math.isnan(value):
-        return 0x7FC00000
-    return struct.unpack("<I", struct.pack("<f", value))[0]
 
 
 class VllmEngine:
@@ -297,27 +286,3 @@ def _adapter(name: str | None, model: Model) -> Any:
 
 def _is(metric: Any, asked: Metric) -> bool:
     return metric.name == asked.name and all(metric.labels.get(key) == word for key, word in asked.labels.items())
-
-
-def answer_of(
-    output: Any, hits: tuple[int | None, int | None], carried: Mapping[str, str] | None = None
-) -> Answer:
-    """One prompt's answer; hits are its local and external tokens."""
-    completion = output.outputs[0]
-    logprobs = completion.logprobs or [None] * len(completion.token_ids)
-    steps = tuple(
-        _step(token, candidates) for token, candidates in zip(completion.token_ids, logprobs, strict=True)
-    )
-    return Answer(
-        steps=steps, cached_tokens=output.num_cached_tokens, finish_reason=completion.finish_reason,
-        local_tokens=hits[0], external_tokens=hits[1], carried=carried or {},
-    )
-
-
-def _step(token: int, candidates: Any) -> Step:
-    """One step; candidates is vLLM's token id -> Logprob(logprob, rank), or None when it gave none."""
-    if not candidates:
-        return Step(token=token, bits=None, top=())
-    ranked = sorted(candidates.items(), key=lambda item: (item[1].rank, item[0]))
-    bits = {identifier: float_bits(entry.logprob) for identifier, entry in ranked}
-    return Step(token=token, bits=bits.get(token), top=tuple(bits.items()))

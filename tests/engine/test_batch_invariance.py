@@ -23,7 +23,7 @@ def child(model: str) -> dict[str, Any]:
     """Cold alone, then cold in a batch of eight; float32 bits of every logprob by token id."""
     from vllm import LLM, SamplingParams
 
-    from harness.engines.vllm import float_bits
+    from harness.engines.answers import float_bits
     from harness.prompts import make_prompts
     from harness.records import PromptSpec
 
