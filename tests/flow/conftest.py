@@ -90,11 +90,18 @@ class Started:
     def _read(self) -> None:
         self._lines.extend(self.process.stdout)
 
-    def until_it_hangs(self, folder: Path, *, ended: int, stage: str = "restore") -> None:
-        """Wait until so many legs of the run have ended, and the one that is to hang is in its stage."""
+    def until_it_hangs(self, folder: Path, *, ended: str, stage: str = "restore") -> None:
+        """Wait until both legs of the cell ``ended`` have, and the one that is to hang is in its stage.
+
+        Its own oracle may have ended as well: where there is room, a cell's legs run at the same time.
+        """
         def there() -> bool:
             stages = [path.read_text() for path in folder.glob("legs/*.stage")]
-            return stages == [stage] and len(list(folder.glob("legs/????????????????.json"))) == ended
+            return stages == [stage] and all((folder / "legs" / f"{leg}.json").exists() for leg in legs_of(folder))
+
+        def legs_of(folder: Path) -> list[str]:
+            cells = json.loads((folder / "plan.json").read_text())["cells"]
+            return [cell[role] for cell in cells if cell["id"] == ended for role in ("oracle", "subject")]
 
         until, tick = time.monotonic() + PATIENCE_S, threading.Event()
         while not there():

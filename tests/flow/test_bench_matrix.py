@@ -34,7 +34,9 @@ def measured(alone, monkeypatch):
 def test_both_ways_are_run_on_the_same_cells(measured):
     report, folder = measured
     assert list(report) == KEYS
-    assert (report["cells"], report["legs"], report["workers"]) == (2, 3, 1)
+    assert (report["cells"], report["workers"]) == (2, 1)
+    # The oracle of the refused subject is called off, or has ended by then.
+    assert report["legs"] in (3, 4)
     assert report["sample"] == ["small::LBHNC-REFERENCE-bi0", "small::LBHNC-REFERENCE-bi1"]
     # Four groups of phases of the cell that passes, and the one subject that is refused.
     assert report["naive_interpreters"] == 5

@@ -24,7 +24,7 @@ def test_the_second_run_of_a_folder_is_told_who_has_it(two_workers, start):
     """While it runs its workers share it; after it has ended another one may have it."""
     folder = two_workers.root / "mine"
     first = start(two_workers, "--kvparity-run", str(folder), fake=HANGS)
-    first.until_it_hangs(folder, ended=2)
+    first.until_it_hangs(folder, ended=CELLS[0])
     second = two_workers.run("--kvparity-run", str(folder))
     assert second.ret == 4
     line = next(line for line in second.stderr.lines if "mine" in line)
