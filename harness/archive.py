@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from harness import wire
 from harness.errors import UsageError, WireError
@@ -142,6 +142,25 @@ class RunFolder:
         """Hold the leg, waiting while another process runs it."""
         with FileLock(self.legs / f"{leg.digest}.lock"):
             yield
+
+    @contextlib.contextmanager
+    def claim_free(self, leg: Leg) -> Iterator[bool]:
+        """Hold the leg if no process does; whether it is held."""
+        lock = FileLock(self.legs / f"{leg.digest}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def is_claimed(self, leg: Leg) -> bool:
+        """Whether some process holds the leg at this moment."""
+        with self.claim_free(leg) as held:
+            return not held
 
     def running(self) -> dict[str, str]:
         """Leg digest -> stage, of the legs that run now."""

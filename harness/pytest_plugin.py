@@ -20,6 +20,7 @@ from harness import host, wire
 from harness.archive import RunFolder
 from harness.asked import Asked, of_files
 from harness.errors import ExitCode, HarnessError
+from harness.helping import Helping
 from harness.interrupt import Interrupts
 from harness.items import RUN, VERDICT, CellItem, ScenarioFile, property_of
 from harness.plan import select
@@ -75,6 +76,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
                 config.stash[FILES] = worker[WORKER_FILES]
                 config.stash[RUN] = join_run(RunFolder(Path(worker[WORKER_FOLDER])))
                 Interrupts().install()
+                config.pluginmanager.register(Helping(), "kvparity-helping")
             return
         files = scenario_files(config.args, config.rootpath)
         if files:

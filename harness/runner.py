@@ -110,6 +110,9 @@ class Runner:
         has the oracle beside it where there is room for both and the subject is ``likely`` to come up.
         """
         if self._second is None or not likely:
+            if likely and self._folder.is_claimed(subject):
+                # Somebody helps with the subject; the oracle is what is left to do meanwhile.
+                self._run_if_free(oracle)
             answer = self.ensure(subject)
         else:
             second, called_off = self._second, self._second._called_off
@@ -122,10 +125,22 @@ class Runner:
 
     def ensure_cell(self, cell: Cell, legs: Mapping[str, Leg]) -> tuple[Observation | None, Observation, dict]:
         """``ensure_pair``'s, and by digest what the cell's further legs saw, where its own two lived."""
-        likely = cell.expectation is None or cell.expectation.outcome not in WITHOUT_ORACLE
-        oracle, subject = self.ensure_pair(legs[cell.oracle], legs[cell.subject], likely=likely)
+        oracle, subject = self.ensure_pair(legs[cell.oracle], legs[cell.subject], likely=_likely(cell))
         further = cell.further if oracle is not None and oracle.ending is Ending.OK else ()
         return oracle, subject, {digest: self.ensure(legs[digest]) for digest in further}
+
+    def help(self, cell: Cell, legs: Mapping[str, Leg]) -> None:
+        """Run those of the cell's two legs that nobody has; the oracle only where it is likely to be needed."""
+        self._run_if_free(legs[cell.subject])
+        subject = self._read(legs[cell.subject])
+        if subject.ending is Ending.OK if subject is not None else _likely(cell):
+            self._run_if_free(legs[cell.oracle])
+
+    def _run_if_free(self, leg: Leg) -> None:
+        """Run the leg unless it has ended or is claimed. Of a folder that cannot be written ``ensure`` will tell."""
+        with contextlib.suppress(OSError), self._folder.claim_free(leg) as held:
+            if held and self._read(leg) is None:
+                self._folder.write_observation(self._attempts(leg))
 
     def _read(self, leg: Leg) -> Observation | None:
         try:
@@ -228,6 +243,11 @@ class Runner:
         observation = child_observation(paths.result, watch.lost(leg.digest, time.monotonic() - started))
         paths.result.unlink(missing_ok=True)
         return completed(observation, watch.peak_bytes, paths.log, self._folder.path, left)
+
+
+def _likely(cell: Cell) -> bool:
+    """Whether the cell's subject is expected to live, so that its oracle will be needed."""
+    return cell.expectation is None or cell.expectation.outcome not in WITHOUT_ORACLE
 
 
 class _Paths:

@@ -109,6 +109,11 @@ class Run:
         """Run the legs of a cell that have not run yet, and judge it."""
         return judge(cell, self._legs, *self._runner.ensure_cell(cell, self._legs))
 
+    def help(self, cells: Iterable[Cell]) -> None:
+        """Run legs of ``cells`` that no process has got to yet (``harness.helping``)."""
+        for cell in cells:
+            self._runner.help(cell, self._legs)
+
     def row(self, cell: Cell, verdict: Verdict) -> dict[str, Any]:
         """The row that the cell has in the frame, from what is stored; values that nobody knows are left out."""
         stored = {digest: self.folder.read_observation(digest) for digest in (cell.oracle, cell.subject)}
