@@ -19,6 +19,7 @@ from rich.table import Table
 
 from harness.archive import RunFolder
 from harness.benches import growth, naive, share
+from harness.device import slots
 from harness.errors import HarnessError
 from harness.records import Cell, Plan
 
@@ -57,9 +58,9 @@ def measure(
 
     Returns:
         ``cells``, ``legs``, ``workers``, ``seconds`` (wall, harness's way), ``harness_share``, ``idle_share``,
-        ``digest_share``, ``peak_gib``, ``exit`` (exit code of the run), ``sample`` (cells run both ways),
-        ``sample_seconds`` (their part of ``seconds``), ``naive_seconds``, ``naive_interpreters``,
-        ``speedup_vs_naive`` (the ratio of these two), ``growth``.
+        ``digest_share``, ``filler_share`` (unrelated prompts, which are vLLM's time), ``peak_gib``, ``exit`` (exit code
+        of the run), ``sample`` (cells run both ways), ``sample_seconds`` (their part of ``seconds``),
+        ``naive_seconds``, ``naive_interpreters``, ``speedup_vs_naive`` (the ratio of these two), ``growth``.
 
     Raises:
         BenchError: the run wrote no results.
@@ -76,15 +77,18 @@ def measure(
     part = wall * sum(_cell_seconds(cell, spans) for cell in chosen) / busy if busy else 0.0
     slow, interpreters = naive.seconds(plan, chosen, folder / "naive")
     found = list(spans.values())
+    # With room for it a single worker runs a cell's two legs side by side.
+    lanes = max(workers, slots())
     return {
         "cells": len(plan.cells),
         "legs": len(found),
         "workers": workers,
         "exit": code,
         "seconds": wall,
-        "harness_share": share.harness_share(found, wall=wall, workers=workers),
-        "idle_share": share.idle_seconds(found, workers) / (wall * workers),
+        "harness_share": share.harness_share(found, wall=wall, workers=lanes),
+        "idle_share": share.idle_seconds(found, lanes) / (wall * lanes),
         "digest_share": share.digest_share(found),
+        "filler_share": share.filler_share(found),
         "peak_gib": float(json.loads(facts_path.read_text())["peak_gib"]),
         "sample": [cell.name for cell in chosen],
         "sample_seconds": part,
@@ -143,6 +147,7 @@ def tables(report: Report) -> Iterator[Table]:
         ("the harness's own share", f"{report['harness_share']:.1%}"),
         ("idle at the end, one side", f"{report['idle_share']:.1%}"),
         ("digests' share of the legs", f"{report['digest_share']:.2%}"),
+        ("unrelated prompts' share of the legs (vLLM's time)", f"{report['filler_share']:.2%}"),
         ("peak memory of all processes", f"{report['peak_gib']:.2f} GiB"),
         ("sample for the naive way", f"{len(report['sample'])} cells, {report['naive_interpreters']} interpreters"),
         ("the sample, naive way", f"{report['naive_seconds']:.0f} s"),

@@ -11,6 +11,9 @@ from harness.records import Observation
 #: Stages of a leg that are vLLM's own, beside the generation of its phases.
 VLLM_STAGES = ("import", "load")
 
+#: How the stages end in which an unrelated prompt is generated (``harness.leg``).
+SHIFT = ".shift"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
@@ -19,13 +22,15 @@ class Span:
     Attributes:
         end: when its observation was written, on the clock of the run.
         total: its whole duration.
-        vllm: import, load and generate within it.
+        vllm: import, load and generate within it, the unrelated prompts that shift the free blocks included.
+        fillers: generating those alone.
         digests: reading and digesting KV blocks within it.
     """
 
     end: float
     total: float
     vllm: float
+    fillers: float
     digests: float
 
     @property
@@ -36,10 +41,13 @@ class Span:
 def span(observation: Observation, end: float) -> Span:
     """The span of a leg whose observation was written at ``end``."""
     seconds = observation.seconds
+    fillers = sum(value for stage, value in seconds.items() if stage.endswith(SHIFT))
+    own = sum(seconds.get(stage, 0.0) for stage in VLLM_STAGES)
     return Span(
         end=end,
         total=sum(seconds.values()),
-        vllm=sum(seconds.get(stage, 0.0) for stage in VLLM_STAGES) + sum(one.seconds for one in observation.phases),
+        vllm=own + fillers + sum(one.seconds for one in observation.phases),
+        fillers=fillers,
         digests=sum(one.digest_seconds for one in observation.phases),
     )
 
@@ -75,3 +83,9 @@ def digest_share(spans: Sequence[Span]) -> float:
     """Share of the legs' time that reading and digesting KV blocks took; 0 to 1."""
     total = sum(one.total for one in spans)
     return sum(one.digests for one in spans) / total if total > 0 else 0.0
+
+
+def filler_share(spans: Sequence[Span]) -> float:
+    """Share of the legs' time that vLLM spent on unrelated prompts for the harness's sake; 0 to 1."""
+    total = sum(one.total for one in spans)
+    return sum(one.fillers for one in spans) / total if total > 0 else 0.0

@@ -12,8 +12,8 @@ from harness.benches import matrix, naive
 from harness.records import Ending, Observation, Phase
 
 KEYS = [
-    "cells", "legs", "workers", "exit", "seconds", "harness_share", "idle_share", "digest_share", "peak_gib", "sample",
-    "sample_seconds", "naive_seconds", "naive_interpreters", "speedup_vs_naive", "growth",
+    "cells", "legs", "workers", "exit", "seconds", "harness_share", "idle_share", "digest_share", "filler_share",
+    "peak_gib", "sample", "sample_seconds", "naive_seconds", "naive_interpreters", "speedup_vs_naive", "growth",
 ]
 
 

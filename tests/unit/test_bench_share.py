@@ -10,8 +10,8 @@ from harness.benches import share
 from harness.records import Ending, Observation, Phase, PhaseRecord
 
 
-def span(start: float, total: float, vllm: float, digests: float = 0.0) -> share.Span:
-    return share.Span(end=start + total, total=total, vllm=vllm, digests=digests)
+def span(start: float, total: float, vllm: float, digests: float = 0.0, fillers: float = 0.0) -> share.Span:
+    return share.Span(end=start + total, total=total, vllm=vllm, fillers=fillers, digests=digests)
 
 
 def phase(name: Phase, seconds: float, digest_seconds: float) -> PhaseRecord:
@@ -26,12 +26,13 @@ def test_a_span_counts_import_load_and_generation_as_the_engine_s():
     observation = Observation(
         schema=records.SCHEMA_VERSION, leg="ab", ending=Ending.OK, resolved=None,
         phases=(phase(Phase.POPULATE, 6.0, 0.5), phase(Phase.RESTORE, 2.0, 0.25)), failure=None, environment={},
-        seconds={"spawn": 0.25, "import": 3.0, "load": 4.0, "populate": 7.0, "restore": 4.0, "close": 1.0},
+        seconds={"spawn": 0.25, "import": 3.0, "load": 4.0, "populate": 7.0, "restore.reset": 0.25,
+                 "restore.shift": 0.5, "restore": 4.0, "close": 1.0},
         peak_bytes=0,
     )
     one = share.span(observation, 100.0)
-    assert one == share.Span(end=100.0, total=19.25, vllm=15.0, digests=0.75)
-    assert one.start == 80.75
+    assert one == share.Span(end=100.0, total=20.0, vllm=15.5, fillers=0.5, digests=0.75)
+    assert one.start == 80.0
 
 
 def test_one_lane_without_pause():
@@ -64,3 +65,10 @@ def test_spans_go_to_the_lane_that_is_free():
 def test_digests_are_counted_against_the_legs_whole_time():
     assert share.digest_share([span(0.0, 10.0, 8.0, 0.5), span(0.0, 10.0, 8.0, 0.1)]) == pytest.approx(0.03)
     assert share.digest_share([]) == 0.0
+
+
+def test_unrelated_prompts_are_vllm_s_time_and_told_apart():
+    spans = [span(0.0, 10.0, 10.0, fillers=1.0), span(0.0, 10.0, 10.0, fillers=2.0)]
+    assert share.harness_share(spans, wall=10.0, workers=2) == pytest.approx(0.0)
+    assert share.filler_share(spans) == pytest.approx(0.15)
+    assert share.filler_share([]) == 0.0
