@@ -6,6 +6,11 @@ None, tuples, mappings of those), so that ``harness.wire`` can write and read ea
 Nothing here imports another module of the harness.
 """
 
+from harness.records.leg import (
+    Filling,
+    Leg,
+    Model,
+)
 from harness.records.names import (
     AMBER,
     DEADLINES_S,
@@ -41,10 +46,7 @@ from harness.records.observation import (
 )
 from harness.records.plan import (
     Cell,
-    Filling,
     GroundTruth,
-    Leg,
-    Model,
     PhaseHits,
     Plan,
     Sharing,

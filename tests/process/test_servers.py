@@ -19,8 +19,9 @@ from harness.connectors import ADAPTERS
 from harness.errors import LegError
 from harness.records import Ending, Phase, SubjectSpec
 from harness.runner import Runner
+from harness.server_kinds import SERVERS, ServerSpec
 from harness.server_restart import STORE_VARIABLE
-from harness.servers import SERVERS, Server, ServerError, Servers, ServerSpec, free_ports, needed_by
+from harness.servers import Server, ServerError, Servers, free_ports, needed_by
 from harness.warm import LATE_VARIABLES
 
 #: Answers 200 on every path, after it started a grandchild whose number it writes down.
