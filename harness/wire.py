@@ -11,10 +11,11 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import operator
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -143,14 +144,9 @@ def read(kind: type[R], path: Path) -> R:
     return from_plain(kind, plain, where=str(path))
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-#: Asked once: asking sets it for a moment, in every thread.
-_UMASK = _umask()
+#: Tell apart what is written at once: by threads of a process, and by processes of one number in different containers.
+_NUMBERS = itertools.count()
+_TOKEN = secrets.token_hex(4)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -159,16 +155,19 @@ def write_text(path: Path, text: str) -> None:
     That holds however a process ends. It is not forced to the disk: after a power failure a file may be cut off, which
     every reader of a run folder notices, and waiting for the disk would be most of what a cell costs.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    # Not tempfile: results are as readable as any file the caller makes, not the owner's alone.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{_TOKEN}.{next(_NUMBERS)}")
     try:
-        # A temporary file is its owner's alone; results are as readable as any file the caller makes.
-        os.fchmod(handle, 0o666 & ~_UMASK)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        try:
+            stream = temporary.open("w", encoding="utf-8")
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stream = temporary.open("w", encoding="utf-8")
+        with stream:
             stream.write(text)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
