@@ -12,7 +12,8 @@ pytestmark = pytest.mark.engine
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_probe_reads_the_layout_from_the_tensors(engines: Engines, layout: str) -> None:
-    resolved = engines.run("REFERENCE", layout)["resolved"]
+    resolved = dict(engines.run("REFERENCE", layout)["resolved"])
+    settings = dict(resolved.pop("settings"))
     assert resolved["layout"] == layout
     assert resolved["layout_by_strides"] == [layout]
     # [L, B, H, N, C] = [3, 96, 2, 16, 64]
@@ -42,6 +43,10 @@ def test_the_probe_reads_the_layout_from_the_tensors(engines: Engines, layout: s
         "threads": 1,
         "connector": None,
     }
+    # 32 bytes of a seed for block hashes, 8 of a digest of the weights.
+    assert len(bytes.fromhex(settings.pop("hash seed"))) == 32 and len(bytes.fromhex(settings.pop("weights"))) == 8
+    assert settings.pop("model").endswith("/model")
+    assert settings == {"revision": "None", "model dtype": "bfloat16", "kv cache dtype": "auto"}
 
 
 def test_zeroing_leaves_no_byte_and_changes_the_digests(engines: Engines) -> None:
@@ -64,6 +69,9 @@ def test_the_watch_knows_prompts_and_blocks(engines: Engines) -> None:
 def test_the_probe_answers_from_another_process(engines: Engines) -> None:
     said = engines.run("REFERENCE", "BHLNC", multiprocessing=True)
     inside = engines.run("REFERENCE", "BHLNC")
-    assert said["resolved"] == inside["resolved"]
+    # Block hashes, and with them their seed, are made in the engine core's process; the worker beside it has none.
+    worker, inside_settings = said["resolved"]["settings"], inside["resolved"]["settings"]
+    assert {**worker, "hash seed": inside_settings["hash seed"]} == inside_settings
+    assert {**said["resolved"], "settings": {}} == {**inside["resolved"], "settings": {}}
     assert said["digests"] == inside["digests"]
     assert values(said["cold"]) == values(inside["cold"])
