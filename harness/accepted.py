@@ -49,7 +49,9 @@ def lost_cells(folder: Path, run: pd.DataFrame, asked: Asked = EVERYTHING) -> tu
 
 
 def against_reference(run: pd.DataFrame, root: Path, platform: str, asked: Asked = EVERYTHING) -> Comparison | None:
-    """A run held against the accepted one of its platform, None where none was accepted.
+    """A run held against the accepted one of its platform.
+
+    None where none was accepted, or where the run was asked for other cells alone.
 
     Raises:
         UsageError: the accepted frame cannot be read.
@@ -58,4 +60,5 @@ def against_reference(run: pd.DataFrame, root: Path, platform: str, asked: Asked
     if accepted is None:
         return None
     names = (f"the accepted run of {platform}", "this run")
-    return covered(accepted, run, names=names, asked=asked)
+    comparison = covered(accepted, run, names=names, asked=asked)
+    return comparison if comparison.rows else None

@@ -107,6 +107,17 @@ def test_a_partial_run_says_how_much_of_the_reference_it_covered(quick):
     assert f"  {SECOND}: pass -> none\n    not in the run, which was asked for 2 of 4 cells\n" in text
 
 
+def test_a_run_of_other_cells_alone_is_told_nothing(quick):
+    quick.run("green")
+    quick.verb("accept", "green")
+    other = select(quick.plan(SMALL.replace("[LBHNC]", "[BHLNC]")), [f"small::BHLNC-{CELLS[0][6:]}"])
+    frame = read_frame(quick.of_plan("other", other) / "frame.csv")
+    asked = Asked(scenarios=("small",), cells="1 of 4 cells")
+    assert against_reference(frame, REFERENCE, "fake engine", asked) is None
+    # One that was asked for everything has lost both cells.
+    assert len(against_reference(frame, REFERENCE, "fake engine").rows) == 2
+
+
 def test_without_an_accepted_run_nothing_is_said_and_a_damaged_one_is(quick):
     frame = read_frame(quick.run("green") / "frame.csv")
     assert against_reference(frame, REFERENCE, "fake engine") is None
