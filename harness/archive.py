@@ -188,7 +188,8 @@ class RunFolder:
         """
         if not self.plan_path.exists():
             raise UsageError(f"{self.path}: has no plan.json: not a run folder; runs live under results/")
-        return wire.read(Plan, self.plan_path)
+        with collector_at_rest():
+            return wire.read(Plan, self.plan_path)
 
     def write_plan(self, plan: Plan) -> None:
         wire.write(self.plan_path, plan)

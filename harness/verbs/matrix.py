@@ -23,6 +23,10 @@ def add(verbs: argparse._SubParsersAction) -> None:
     parser.set_defaults(verb=run)
 
 
+#: What pytest would do, in each process of a run, for tests that a run does not have: a second or more.
+UNUSED = ("--assert=plain", "-p", "no:hypothesispytest", "-p", "no:anyio")
+
+
 def run(options: argparse.Namespace) -> int:
     import pytest
 
@@ -31,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if missing:
         raise UsageError(f"{', '.join(missing)}: no such scenario file; run from the checkout, or name one that exists")
     workers = slots() if options.workers is None else options.workers
-    arguments = [*scenarios]
+    arguments = [*scenarios, *UNUSED]
     if workers > 1:
         arguments += ["-n", str(workers)]
     if options.expression:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import base64
-from hashlib import blake2b
+from hashlib import sha256
 
 import pytest
 
@@ -57,14 +57,12 @@ def filled(sets: tuple[LayerSet, ...]) -> torch.Tensor:
 
 def expected(content: torch.Tensor, block: int) -> str:
     digests = [
-        blake2b(
-            content[layer, block, head, :, half * DIM : (half + 1) * DIM].contiguous().numpy().tobytes(), digest_size=8
-        )
+        sha256(content[layer, block, head, :, half * DIM : (half + 1) * DIM].contiguous().numpy().tobytes())
         for layer in range(content.shape[0])
         for head in range(content.shape[2])
         for half in (0, 1)
     ]
-    return base64.b64encode(b"".join(digest.digest() for digest in digests)).decode()
+    return base64.b64encode(b"".join(digest.digest()[:8] for digest in digests)).decode()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
