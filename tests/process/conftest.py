@@ -13,6 +13,7 @@ import pytest
 from harness import footprint
 from harness.archive import RunFolder
 from harness.footprint import Footprint
+from harness.runner import Runner
 
 
 @pytest.fixture
@@ -20,6 +21,22 @@ def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder(tmp_path / "run")
     made.prepare()
     return made
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """One run folder for all legs of a module."""
+    made = RunFolder(tmp_path_factory.mktemp("runs") / "run")
+    made.prepare()
+    return made
+
+
+@pytest.fixture(scope="module")
+def runner(runs: RunFolder) -> Iterator[Runner]:
+    """One for all legs of a module: its warm process has imported vLLM once."""
+    made = Runner(runs)
+    yield made
+    made.close()
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +15,9 @@ import psutil
 import pytest
 
 from harness import host
-from harness.archive import RunFolder
 from harness.models import find_model
 from harness.plan import make_plan
 from harness.records import DEADLINES_S, Ending, Leg
-from harness.runner import Runner
 from harness.scenario import read_scenario
 from harness.watch import Watch
 
@@ -50,21 +48,6 @@ def leg() -> Leg:
         engine={**made.engine, "distributed_executor_backend": "mp"},
         decode=replace(made.decode, max_tokens=100),
     )
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    made = RunFolder(tmp_path_factory.mktemp("engines") / "run")
-    made.prepare()
-    return made
-
-
-@pytest.fixture(scope="module")
-def runner(runs: RunFolder) -> Iterator[Runner]:
-    """One for all: its warm process has imported vLLM once."""
-    made = Runner(runs)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,10 @@ import psutil
 import pytest
 
 from harness import host
-from harness.archive import RunFolder
 from harness.connectors import ADAPTERS
 from harness.models import find_model
 from harness.plan import make_plan
 from harness.records import DEADLINES_S, Ending, Leg, Phase
-from harness.runner import Runner
 from harness.scenario import read_scenario
 from harness.watch import Watch
 
@@ -42,20 +40,6 @@ def leg() -> Leg:
     plan = make_plan([scenario], platform="cpu", find_model=find_model, identity=host.identity())
     made = plan.leg(plan.cells[0].subject)
     return replace(made, decode=replace(made.decode, max_tokens=100))
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    made = RunFolder(tmp_path_factory.mktemp("pairs") / "run")
-    made.prepare()
-    return made
-
-
-@pytest.fixture(scope="module")
-def runner(runs: RunFolder) -> Iterator[Runner]:
-    made = Runner(runs)
-    yield made
-    made.close()
 
 
 @pytest.fixture
