@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 from dataclasses import dataclass, replace
@@ -13,6 +14,12 @@ from pathlib import Path
 from harness import wire
 from harness.errors import WireError
 from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation
+
+#: What a SIGKILL means that nobody sent on purpose.
+MEMORY_KILLED = "the kernel killed for memory meanwhile"
+
+#: How a failure's words end when one of the engine's processes was killed, or died while nobody saw of what.
+_KILLED = re.compile(r" died( of SIGKILL)?$")
 
 #: A log is read from its end only; a leg may write a hundred megabytes.
 LOG_TAIL_LINES, LOG_TAIL_BYTES = 40, 64 * 1024
@@ -68,7 +75,7 @@ class Lost:
         if self.code is not None and self.code < 0:
             name = signal.Signals(-self.code).name
             if name == "SIGKILL" and self.memory_kills:
-                words = f"child died of {name} in stage {stage}, and the kernel killed for memory meanwhile"
+                words = f"child died of {name} in stage {stage}, and {MEMORY_KILLED}"
                 return Ending.OUT_OF_MEMORY, name, words
             # The kernel's memory killer sends SIGKILL; so may anyone, hence "likely".
             hint = "; likely out of memory or killed from outside" if name == "SIGKILL" else ""
@@ -86,7 +93,13 @@ def child_observation(path: Path, lost: Lost) -> Observation:
         return lost.observation(str(error))
     if observation.leg != lost.digest:
         return lost.observation(f"it wrote the observation of leg {observation.leg}")
-    return observation
+    failure = observation.failure
+    if failure is None or observation.ending is not Ending.CRASHED:
+        return observation
+    if not (lost.memory_kills and _KILLED.search(failure.message)):
+        return observation
+    words = f"{failure.message}, and {MEMORY_KILLED}"
+    return replace(observation, ending=Ending.OUT_OF_MEMORY, failure=replace(failure, message=words))
 
 
 def unwritten(leg: Leg, error: OSError, seconds: float) -> Observation:

@@ -43,7 +43,7 @@ ANSWER_VARIABLES = re.compile(
 #: processes, its servers.
 CHILD_MODULES = (
     "worker", "warm", "leg", "hits", "prompts", "prompt_sets", "wire", "child_env", "parts", "servers",
-    "server_restart",
+    "server_restart", "cause", "offspring",
 )
 CHILD_PACKAGES = ("records", "engines", "plugin", "kvstore", "unit", "connectors")
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from harness import footprint, server_restart, wire
 from harness.archive import RunFolder
 from harness.beside import CalledOff, beside
+from harness.cause import DEVICE_BUSY
 from harness.child_env import child_environment
 from harness.device import Lease, lease
 from harness.endings import child_observation, completed, unwritten
@@ -33,7 +34,6 @@ from harness.servers import ServerError, Servers, needed_by
 from harness.warm import WarmError, WarmProcesses
 from harness.warm import wanted as warm_wanted
 from harness.watch import Process, Watch
-from harness.worker import DEVICE_BUSY
 
 #: The longest ``load`` where a connector talks to a server.
 SERVED_LOAD_S = 300.0

@@ -3,7 +3,8 @@
 
 py-spy where it is installed, since it needs no help from the process; otherwise faulthandler, which listens on SIGUSR1
 in a leg's child from its first line on and in vLLM's own processes once they load plugins (``harness.plugin``). A
-process that is stopped is woken for it: it is about to be killed anyway.
+process that is stopped is woken for it, after all others: they are about to be killed anyway, and none may go on, and
+have another stack or none at all, because the one that it waited for is awake again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.footprint import describe
+from harness.footprint import describe, is_stopped
 
 #: How long all the stacks together may take, seconds, and how long one process may.
 ALL_S, ONE_S = 60.0, 10.0
@@ -40,15 +41,17 @@ def listen() -> None:
 
 
 def dump(pids: Iterable[int], log: Path) -> None:
-    """Append a section for each process to ``log``, which must be the processes' own standard error."""
+    """Append a section for each process to ``log``, which must be the processes' own standard error, and stop it."""
     until = time.monotonic() + ALL_S
     spy = shutil.which("py-spy")
-    for pid in pids:
+    for pid in sorted(pids, key=is_stopped):
         _say(log, f"--- stacks of {describe(pid)}")
         if time.monotonic() > until:
             _say(log, "none: out of time")
         elif spy is None or not _spied(spy, pid, log):
             _asked(pid, log)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGSTOP)
 
 
 def _spied(spy: str, pid: int, log: Path) -> bool:

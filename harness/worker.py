@@ -17,15 +17,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 from harness import stacks, wire
-from harness.connectors import refusals_of_class
+from harness.cause import classify, refusals_of
 from harness.device import processor
 from harness.engines import Pair, open_engine
 from harness.leg import run_phases
+from harness.offspring import Offspring
 from harness.prompt_sets import make_pass
 from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation, PhaseRecord, Resolved
 
@@ -36,29 +36,8 @@ RECORDED_VARIABLES = re.compile(
     r"AITER_\w+|LD_PRELOAD)$"
 )
 
-#: Exception classes with which vLLM and its connectors refuse a configuration on purpose.
-REFUSALS = (ValueError, NotImplementedError)
-
-#: From here on a connector describes or holds the engine's KV tensors, whose layout had been resolved: the
-#: configuration was accepted (vLLM's call, and UMBP's ``data.py: KVLayoutPlanner``, which comes earlier).
-ACCEPTED_AT = ("register_kv_caches", "from_kv_cache_config")
-
-#: What torch and vLLM's workers (vllm/v1/worker/cpu_worker.py, utils.py) say when memory is short; vLLM as ValueError.
-NO_MEMORY = ("can't allocate memory", "Available memory on node", "Free memory on device")
-
-#: What the drivers say when another process holds a device.
-DEVICE_BUSY = ("busy or unavailable", "Device or resource busy", "device is busy", "hipErrorContextAlreadyInUse")
-
-#: How vLLM's front end tells of an engine core that a signal ended.
-_KILLED_CORE = re.compile(r"Failed core proc\(s\): \{.*?: -(\d+)")
-
-#: Longest piece of a log that is looked at as one line.
-_LINE_BYTES = 8192
-
 #: Seconds of importing vLLM that this process was spared, because the one it was forked from had spent them for it.
 import_seconds = 0.0
-
-_ROOT_CAUSE = re.compile(r"(?:^|\s)(\w+(?:Error|Exception)): (.+)$")
 
 
 class Stages:
@@ -89,24 +68,26 @@ def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
     failure: Failure | None = None
     ending = Ending.OK
     engine = None
-    try:
-        engine = open_engine(leg, stages)
-        resolved = engine.resolved()
-        if isinstance(engine, Pair):
-            prefill = engine.prefill.resolved()
-        # The set is that of the block size that was asked for, as the plan's hits are.
-        way = make_pass(leg.prompts, leg.model.vocab_size, int(leg.engine.get("block_size", resolved.block_size)))
-        run_phases(leg, engine, way, stages, resolved.block_size, phases)
-    except BaseException as error:
-        # BaseException: an engine that calls sys.exit or is interrupted still owes the run an observation.
-        ending, failure = classify(
-            error, stages.current, accepted=resolved is not None, log=log, refusals=refusals_of(leg),
-        )
-    finally:
-        if engine is not None:
-            stages("close")
-            _close(engine)
-        stages.finish()
+    with Offspring() as offspring:
+        try:
+            engine = open_engine(leg, stages)
+            resolved = engine.resolved()
+            if isinstance(engine, Pair):
+                prefill = engine.prefill.resolved()
+            # The set is that of the block size that was asked for, as the plan's hits are.
+            way = make_pass(leg.prompts, leg.model.vocab_size, int(leg.engine.get("block_size", resolved.block_size)))
+            run_phases(leg, engine, way, stages, resolved.block_size, phases)
+        except BaseException as error:
+            # BaseException: an engine that calls sys.exit or is interrupted still owes the run an observation.
+            ending, failure = classify(
+                error, stages.current, accepted=resolved is not None, log=log, refusals=refusals_of(leg),
+                offspring=offspring,
+            )
+        finally:
+            if engine is not None:
+                stages("close")
+                _close(engine)
+            stages.finish()
     return Observation(
         schema=SCHEMA_VERSION,
         leg=leg.digest,
@@ -127,70 +108,6 @@ def _close(engine: object) -> None:
     except Exception:
         # What was observed stands; how the engine shuts down is not part of a leg's answer.
         traceback.print_exc()
-
-
-def refusals_of(leg: Leg) -> tuple[str, ...]:
-    """Texts with which the leg's connector says that it cannot run on this platform."""
-    return refusals_of_class((leg.kv_transfer_config or {}).get("kv_connector"))
-
-
-def classify(
-    error: BaseException, stage: str, *, accepted: bool, log: Path, refusals: tuple[str, ...] = ()
-) -> tuple[Ending, Failure]:
-    """Tell a refusal from a crash and from a lack of memory.
-
-    Refused: one of ``refusals``, or a ``ValueError`` or ``NotImplementedError`` before the KV tensors were handed to a
-    connector. With multiprocessing the front end knows only that the engine core died; its log has the words.
-    """
-    trace = "".join(traceback.format_exception(error))
-    kind, message = type(error).__name__, str(error)
-    handed_over = _handed_over(trace)
-    refusal = isinstance(error, REFUSALS)
-    killed = _KILLED_CORE.search(message)
-    if killed:
-        # Nothing that its log says before that is the reason.
-        name = signal.Signals(int(killed[1])).name
-        return Ending.CRASHED, Failure(stage=stage, kind=name, message=f"engine core died of {name}", trace=trace)
-    if "Engine core initialization failed" in message:
-        kind, message, handed_over = _root_cause(log, kind, message)
-        refusal = kind in {"ValueError", "NotImplementedError", "ValidationError"}
-    failure = Failure(stage=stage, kind=kind, message=message, trace=trace)
-    if kind in {"MemoryError", "OutOfMemoryError"} or any(words in message for words in NO_MEMORY):
-        return Ending.OUT_OF_MEMORY, failure
-    if kind == "UnavailableError":
-        return Ending.UNAVAILABLE, failure
-    if any(words in message for words in DEVICE_BUSY):
-        return Ending.CRASHED, failure
-    if not accepted and any(text in message for text in refusals):
-        return Ending.REFUSED, failure
-    if refusal and not accepted and not handed_over:
-        return Ending.REFUSED, failure
-    return Ending.CRASHED, failure
-
-
-def _handed_over(text: str) -> bool:
-    return any(name in text for name in ACCEPTED_AT)
-
-
-def _root_cause(log: Path, kind: str, message: str) -> tuple[str, str, bool]:
-    """The engine core's own exception: the first one that its log ends a traceback with."""
-    cause, handed_over = None, False
-    for line in _log_lines(log):
-        handed_over = handed_over or _handed_over(line)
-        found = _ROOT_CAUSE.search(line) if cause is None else None
-        if found and found[1] not in {"RuntimeError"}:
-            cause = found[1], found[2]
-    return (*(cause or (kind, message)), handed_over)
-
-
-def _log_lines(log: Path) -> Iterator[str]:
-    """The lines of a log, however long it or they are, without holding it."""
-    try:
-        with log.open("rb") as stream:
-            while line := stream.readline(_LINE_BYTES):
-                yield line.decode("utf-8", errors="replace").rstrip("\n")
-    except OSError:
-        return
 
 
 def environment() -> dict[str, str]:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from harness import subjects
+from harness.cause import classify
 from harness.connectors import ADAPTERS, FOLDER, PROCESS, Need, filled, refusals_of_class
 from harness.plan import make_plan
 from harness.records import Ending, FindingKind, Outcome, Phase, Reference, Role, SubjectSpec
 from harness.scenario import read_scenario
 from harness.sources import modules_of, package_digest
 from harness.subjects import kv_transfer_config, source_of
-from harness.worker import classify
 from tests.unit.handmade import (
     HIT,
     PROMPTS,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cause import classify
 from harness.engines import open_engine
 from harness.engines.unavailable import UnavailableError
 from harness.overlay import Overlay, OverlayError
@@ -14,7 +15,6 @@ from harness.plan import make_plan
 from harness.records import Outcome, SubjectSpec
 from harness.scenario import read_scenario
 from harness.subjects import OVERLAY_CHOICE, kv_transfer_config, source_of
-from harness.worker import classify
 
 ROOT = Path(__file__).parents[2]
 HERE = Overlay(origin="git:r@v (abc)", digest="ab" * 8, path=Path("/cache/overlays/abab"), has_runtime=False)
