@@ -226,13 +226,6 @@ def _is_alive(pid: int) -> bool:
     return False
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped it; False too when it is gone."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return _state_and_session(pid)[0] == "T"
-    return False
-
-
 def describe(pid: int) -> str:
     """``1234 EngineCore (sleeping): python -m harness.worker ...``, as far as it can be told."""
     with contextlib.suppress(psutil.Error):

@@ -20,7 +20,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.footprint import describe, is_stopped
+import psutil
+
+from harness.footprint import describe
 
 #: How long all the stacks together may take, seconds, and how long one process may.
 ALL_S, ONE_S = 60.0, 10.0
@@ -73,6 +75,13 @@ def _asked(pid: int, log: Path) -> None:
         os.kill(pid, signal.SIGUSR1)
         os.kill(pid, signal.SIGCONT)
     _await_growth(log, size)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped it; False too when it is gone."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
 
 
 def listens(pid: int) -> bool:

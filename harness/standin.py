@@ -8,8 +8,7 @@ hidden state, and the head scores it against itself. Here the final norm's weigh
 plus, so that this score averages out and the head is as good as an untied one. Attention adds more to the residual
 stream than the MLP, and ``q_norm`` is large enough for a query to pick some keys instead of averaging all of them.
 Embeddings are as large as one layer's input: were they small, the first layers would amplify rounding, and a correct
-restore under kernels that are not batch invariant would look like a corrupt one.
-tests/engine/test_standin.py holds the measurement.
+restore under kernels that are not batch invariant would look like a corrupt one (measured: tests/engine/test_standin).
 
 Weights are made without torch: SHAKE-128 of seed, tensor name and position gives one byte a weight, and a table of 256
 equally spaced values turns it into bfloat16. No random generator, vector unit or library version has a say in them, so

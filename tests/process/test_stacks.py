@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from harness import footprint, stacks
+from harness import stacks
 
 #: Ends as soon as the other process writes.
 WAITING = """
@@ -68,12 +68,12 @@ def test_nobody_goes_on_because_another_one_is_woken_for_its_stack(pair, swapped
     assert second.startswith(f"{stopped.pid} ") and "(stopped)" in second and "in is_stopped_first" in second
     for process in (waiting, stopped):
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        assert footprint.is_stopped(process.pid)
+        assert stacks.is_stopped(process.pid)
 
 
 def test_a_process_that_is_gone_is_no_stopped_one(pair):
     _, stopped, _ = pair
-    assert footprint.is_stopped(stopped.pid)
+    assert stacks.is_stopped(stopped.pid)
     stopped.send_signal(signal.SIGKILL)
     stopped.wait()
-    assert not footprint.is_stopped(stopped.pid)
+    assert not stacks.is_stopped(stopped.pid)
