@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from harness.overlay import OverlayError, find_overlay
 from harness.records import (
@@ -18,6 +19,12 @@ from harness.records import (
     Role,
 )
 from tests.quick import Quick
+
+# Examples are the same in every run, so that a change is judged by what it changed; ``--hypothesis-profile explore``
+# draws others.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("explore", max_examples=2000)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def caches(draw):
     return config, kv_caches, layout
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=max(200, settings.default.max_examples), deadline=None)
 @given(cache=caches(), paths=st.tuples(st.sampled_from(list(PATHS)), st.sampled_from(list(PATHS))), data=st.data())
 def test_restored_bytes_equal_stored_bytes_and_nothing_else_changes(cache, paths, data):
     config, kv_caches, layout = cache
@@ -63,7 +63,8 @@ def test_restored_bytes_equal_stored_bytes_and_nothing_else_changes(cache, paths
     assert plan.object_bytes * config.num_blocks == sum(
         tensor.numel() * tensor.element_size() for tensor in mine.values()
     )
-    if kernel == config.kv_cache_groups[group].kv_cache_spec.block_size:
+    # What a plan joins must touch in every block of any pool; of a single block, layers may happen to lie side by side.
+    if config.num_blocks > 1 and kernel == config.kv_cache_groups[group].kv_cache_spec.block_size:
         assert len(plan.runs) == minimum_runs(mine)
 
     count = data.draw(st.integers(1, config.num_blocks))

@@ -100,6 +100,7 @@ def test_deep_nesting_is_a_problem_and_no_crash(problems):
 
 # --- one problem each -------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize("case", CASES)
 def test_one_problem(problems, case):
     old, new, line, sentence = CASES[case]
