@@ -14,7 +14,7 @@ import fcntl
 import itertools
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -138,10 +138,18 @@ class RunFolder:
         wire.write(self.observation_path(observation.leg), observation)
 
     @contextlib.contextmanager
-    def claim(self, leg: Leg) -> Iterator[None]:
-        """Hold the leg, waiting while another process runs it."""
-        with FileLock(self.legs / f"{leg.digest}.lock"):
-            yield
+    def claim(self, leg: Leg, given_up: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+        """Hold the leg, waiting while another process runs it, or until ``given_up`` says so; whether it is held."""
+        lock = FileLock(self.legs / f"{leg.digest}.lock")
+        try:
+            lock.acquire(cancel_check=given_up)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
 
     @contextlib.contextmanager
     def claim_free(self, leg: Leg) -> Iterator[bool]:

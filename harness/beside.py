@@ -12,9 +12,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
-
-class CalledOff(Exception):
-    """The leg was ended because nobody needs it any more; there is no observation of it."""
+from harness.errors import CalledOff
 
 
 @contextlib.contextmanager
@@ -24,7 +22,7 @@ def beside(run: Callable[[], object], called_off: threading.Event) -> Iterator[N
     Args:
         run: ends early, with ``CalledOff``, once ``called_off`` is set. What else it raises is printed, not raised:
             whoever needs the leg's observation runs it again and meets the error there.
-        called_off: set here too when the block raises, as at Ctrl-C.
+        called_off: set here too when the block or the wait raises, as at Ctrl-C.
     """
 
     def work() -> None:
@@ -39,4 +37,10 @@ def beside(run: Callable[[], object], called_off: threading.Event) -> Iterator[N
         called_off.set()
         raise
     finally:
-        thread.join()
+        try:
+            thread.join()
+        except BaseException:
+            # Ctrl-C while the block's part is done and only the thread is waited for.
+            called_off.set()
+            thread.join()
+            raise

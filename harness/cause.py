@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from harness.connectors import refusals_of_class
@@ -37,6 +37,9 @@ DEAD = "EngineDeadError"
 #: How an engine core tells of a worker that has died (vllm/v1/executor/multiproc_executor.py: monitor_workers).
 _DEAD_WORKER = re.compile(r"Worker proc (\S+) died unexpectedly(?: \(exit code: (-?\d+))?")
 
+#: How vLLM marks what its front end logs beside the engine core.
+FRONT_END = "(MainProcess "
+
 #: Longest piece of a log that is looked at as one line.
 _LINE_BYTES = 8192
 
@@ -54,6 +57,7 @@ def classify(
     *,
     accepted: bool,
     log: Path,
+    since: int = 0,
     refusals: tuple[str, ...] = (),
     offspring: Offspring | None = None,
 ) -> tuple[Ending, Failure]:
@@ -64,16 +68,19 @@ def classify(
 
     A process of the engine that died is the cause, whatever vLLM made of it: a worker's death ends as
     ``EngineDeadError``, as vLLM calls it when it has the time to, and that of the engine core as its signal.
+
+    Args:
+        since: size of ``log`` when the engine began; what stands before that is of an engine that the leg had earlier.
     """
     trace = "".join(traceback.format_exception(error))
     kind, message = type(error).__name__, str(error)
-    handed_over = _handed_over(trace)
+    handed = handed_over(trace)
     refusal = isinstance(error, REFUSALS)
-    died = _death(kind, message, log, offspring)
+    died = _death(kind, message, _log_lines(log, since), offspring)
     if died is not None:
         return Ending.CRASHED, Failure(stage=stage, kind=died[0], message=died[1], trace=trace)
     if NO_CORE in message:
-        kind, message, handed_over = _root_cause(log, kind, message)
+        kind, message, handed = _root_cause(_log_lines(log, since), kind, message)
         refusal = kind in {"ValueError", "NotImplementedError", "ValidationError"}
     failure = Failure(stage=stage, kind=kind, message=message, trace=trace)
     if kind in {"MemoryError", "OutOfMemoryError"} or any(words in message for words in NO_MEMORY):
@@ -84,45 +91,53 @@ def classify(
         return Ending.CRASHED, failure
     if not accepted and any(text in message for text in refusals):
         return Ending.REFUSED, failure
-    if refusal and not accepted and not handed_over:
+    if refusal and not accepted and not handed:
         return Ending.REFUSED, failure
     return Ending.CRASHED, failure
 
 
-def _death(kind: str, message: str, log: Path, offspring: Offspring | None) -> tuple[str, str] | None:
+def _death(kind: str, message: str, said: Iterable[str], offspring: Offspring | None) -> tuple[str, str] | None:
     """Kind and words for the death of one of the engine's processes, the first that died."""
-    for line in _log_lines(log):
+    for line in said:
         found = _DEAD_WORKER.search(line)
         if found:
-            code = int(found[2] or 0)
-            # Without a code vLLM looked before there was one.
-            how = f" of {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}" if code else ""
-            return DEAD, f"worker {found[1]} died{how}"
+            return DEAD, f"worker {found[1]} died{_how(found[2])}"
     if offspring is not None and (NO_CORE in message or kind == DEAD):
         name = offspring.killed_by()
         return (name, f"engine core died of {name}") if name else None
     return None
 
 
-def _handed_over(text: str) -> bool:
+def _how(code: str | None) -> str:
+    """Of what a worker died; nothing where vLLM looked before there was an exit code."""
+    if code is None:
+        return ""
+    return f" of {signal.Signals(-int(code)).name}" if int(code) < 0 else f" with exit code {code}"
+
+
+def handed_over(text: str) -> bool:
+    """Whether a traceback goes through the place where a connector has the engine's KV tensors."""
     return any(name in text for name in ACCEPTED_AT)
 
 
-def _root_cause(log: Path, kind: str, message: str) -> tuple[str, str, bool]:
-    """The engine core's own exception: the first one that its log ends a traceback with."""
-    cause, handed_over = None, False
-    for line in _log_lines(log):
-        handed_over = handed_over or _handed_over(line)
+def _root_cause(said: Iterable[str], kind: str, message: str) -> tuple[str, str, bool]:
+    """The engine core's own exception: the first one that the log ends a traceback of it or of its workers with."""
+    cause, handed = None, False
+    for line in said:
+        if line.startswith(FRONT_END):
+            continue
+        handed = handed or handed_over(line)
         found = _ROOT_CAUSE.search(line) if cause is None else None
         if found and found[1] not in {"RuntimeError"}:
             cause = found[1], found[2]
-    return (*(cause or (kind, message)), handed_over)
+    return (*(cause or (kind, message)), handed)
 
 
-def _log_lines(log: Path) -> Iterator[str]:
-    """The lines of a log, however long it or they are, without holding it."""
+def _log_lines(log: Path, since: int) -> Iterator[str]:
+    """The lines of a log from that byte on, however long it or they are, without holding it."""
     try:
         with log.open("rb") as stream:
+            stream.seek(since)
             while line := stream.readline(_LINE_BYTES):
                 yield line.decode("utf-8", errors="replace").rstrip("\n")
     except OSError:

@@ -23,9 +23,13 @@ STRIPPED_PREFIXES = (
 
 def child_environment(leg: Leg, device: Lease, outside: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of a leg's child: the caller's without what could change an answer, then the leg's."""
-    kept = {
+    return {**without_settings(outside), **device.environment, **leg.env}
+
+
+def without_settings(outside: Mapping[str, str]) -> dict[str, str]:
+    """A caller's environment without what would set something of vLLM's, of ours or of a store's."""
+    return {
         name: value
         for name, value in outside.items()
         if name in LET_THROUGH or not name.startswith(STRIPPED_PREFIXES)
     }
-    return {**kept, **device.environment, **leg.env}

@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import time
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
 
+from harness.errors import CalledOff
 from harness.records import Leg
 
 #: Memory that one Qwen3-0.6B leg of the CPU matrix needs at most, GiB; decides how many run side by side.
@@ -26,8 +27,18 @@ LEG_GIB = 4.5
 #: Where leases lie. Not the caller's own folder for temporary files: two runs with different ones share the devices.
 LEASES = Path("/tmp")
 
+#: Variables that choose devices, the one that wins first. vLLM refuses to start where AMD's two differ
+#: (vllm/platforms/rocm.py: _sync_hip_cuda_env_vars), so a lease sets both; their ids count what ``AMD_BELOW`` leaves.
+NVIDIA, AMD, AMD_BELOW = (
+    ("CUDA_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"), ("ROCR_VISIBLE_DEVICES",),
+)
+SAME: Mapping[str, Sequence[str]] = {names[0]: names for names in (NVIDIA, AMD)}
+
 #: Engines whose legs need no GPU.
 NO_DEVICE = ("fake", "fake_pair", "transformers", "unavailable", "unit")
+
+#: What is never set: nobody calls off a leg that is waited for.
+NEVER = threading.Event()
 
 #: How often a busy set of devices is asked again, seconds.
 RETRY_S = 0.5
@@ -48,10 +59,10 @@ def gpus() -> tuple[str, list[str]]:
     NVIDIA's folder in /proc. A visibility variable of the caller narrows the list.
     """
     if Path("/dev/kfd").exists():
-        return "HIP_VISIBLE_DEVICES", _narrowed("HIP_VISIBLE_DEVICES", _amd_count())
+        return AMD[0], _narrowed(AMD, len(_narrowed(AMD_BELOW, _amd_count())))
     nvidia = Path("/proc/driver/nvidia/gpus")
     if nvidia.is_dir():
-        return "CUDA_VISIBLE_DEVICES", _narrowed("CUDA_VISIBLE_DEVICES", len(list(nvidia.iterdir())))
+        return NVIDIA[0], _narrowed(NVIDIA, len(list(nvidia.iterdir())))
     return "", []
 
 
@@ -64,11 +75,13 @@ def _amd_count() -> int:
     return count
 
 
-def _narrowed(variable: str, count: int) -> list[str]:
-    chosen = os.environ.get(variable)
-    if chosen is None:
-        return [str(number) for number in range(count)]
-    return [name.strip() for name in chosen.split(",") if name.strip()]
+def _narrowed(variables: Sequence[str], count: int) -> list[str]:
+    """Ids that the first of these variables leaves, which the caller has set; all of ``count`` without one."""
+    for variable in variables:
+        chosen = os.environ.get(variable)
+        if chosen is not None:
+            return [name.strip() for name in chosen.split(",") if name.strip()]
+    return [str(number) for number in range(count)]
 
 
 def processor() -> str:
@@ -113,8 +126,12 @@ def room_for_pairs() -> bool:
 
 
 @contextlib.contextmanager
-def lease(leg: Leg) -> Iterator[Lease]:
-    """Hold a free device for ``leg``, waiting until there is one."""
+def lease(leg: Leg, called_off: threading.Event = NEVER) -> Iterator[Lease]:
+    """Hold a free device for ``leg``, waiting until there is one.
+
+    Raises:
+        CalledOff: ``called_off`` was set while it waited.
+    """
     variable, devices = gpus()
     if not devices or leg.engine_name in NO_DEVICE:
         yield Lease()
@@ -129,8 +146,9 @@ def lease(leg: Leg) -> Iterator[Lease]:
             except Timeout:
                 continue
             try:
-                yield Lease(device=device, environment={variable: device})
+                yield Lease(device=device, environment=dict.fromkeys(SAME.get(variable, (variable,)), device))
             finally:
                 lock.release()
             return
-        time.sleep(RETRY_S)
+        if called_off.wait(RETRY_S):
+            raise CalledOff

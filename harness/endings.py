@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -17,6 +18,9 @@ from harness.records import SCHEMA_VERSION, Ending, Failure, Leg, Observation
 
 #: What a SIGKILL means that nobody sent on purpose.
 MEMORY_KILLED = "the kernel killed for memory meanwhile"
+
+#: What a machine says that has no process, memory or descriptor left for a child.
+SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 #: How a failure's words end when one of the engine's processes was killed, or died while nobody saw of what.
 _KILLED = re.compile(r" died( of SIGKILL)?$")
@@ -103,10 +107,11 @@ def child_observation(path: Path, lost: Lost) -> Observation:
 
 
 def unwritten(leg: Leg, error: OSError, seconds: float) -> Observation:
-    """The observation, kept in memory alone, of a leg whose files could not be written."""
+    """The observation, kept in memory alone, of a leg whose files could not be written or whose child not started."""
+    what = "the leg could not be started" if error.errno in SCARCE else "the run folder cannot be written"
     return Observation(
         schema=SCHEMA_VERSION, leg=leg.digest, ending=Ending.NO_OBSERVATION, resolved=None, phases=(),
-        failure=Failure(stage="write", kind=type(error).__name__, message=f"the run folder cannot be written: {error}"),
+        failure=Failure(stage="write", kind=type(error).__name__, message=f"{what}: {error}"),
         environment={}, seconds={"total": seconds}, peak_bytes=0,
     )
 

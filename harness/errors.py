@@ -62,5 +62,9 @@ class SchemaError(WireError):
     """A stored record is of another schema version; the message says what to do about it."""
 
 
+class CalledOff(Exception):
+    """The leg was ended because nobody needs it any more; there is no observation of it."""
+
+
 class LegError(HarnessError):
     """A leg could not be carried out as asked; its child turns this into an Observation."""

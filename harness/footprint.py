@@ -20,14 +20,15 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 
-from harness import wire
+from harness import shared_memory, wire
 from harness.records import Leg
+from harness.shared_memory import inode, is_librarys, unlink_unmapped
 
 #: Environment variable with the leg's token. Every process of the leg has it.
 TOKEN = "KVPARITY_LEG"
@@ -40,11 +41,6 @@ YOUNG_S = 60.0
 
 #: Longest path of a folder in which vLLM may make its sockets: a socket's path has 107 bytes at most.
 SOCKET_FOLDER_BYTES = 60
-
-SHARED_MEMORY = Path("/dev/shm")
-
-#: How names of shared memory begin that libraries choose; a leg may die between two looks at its maps.
-LIBRARIES = ("psm_", "torch_", "vllm", "nccl-", "sem.mp-")
 
 #: How often the maps of a leg's processes are read for shared memory, seconds.
 LOOK_S = 1.0
@@ -67,7 +63,10 @@ class Footprint:
     Attributes:
         token: value of ``TOKEN`` for its processes.
         folder: for its temporary files.
+        held: name -> inode of shared memory of its own that another process, such as a server, still mapped at its end.
     """
+
+    held: Mapping[str, int] = {}
 
     def __init__(self, leg: Leg) -> None:
         self.token = secrets.token_hex(8)
@@ -78,7 +77,7 @@ class Footprint:
         self._leader: int | None = None
         self._seen: dict[int, float] = {}
         self._shared: set[int] = set()
-        self._before = _shared_names()
+        self._before = shared_memory.names()
         # A file that the scenario itself names is not the leg's to lose.
         self._mentioned = wire.to_json([leg.env, leg.engine, leg.kv_transfer_config])
         self._looked = 0.0
@@ -104,7 +103,7 @@ class Footprint:
                 with contextlib.suppress(psutil.Error):
                     self._seen[process.pid] = process.create_time()
             if look:
-                self._shared |= _mapped(process.pid)
+                self._shared |= shared_memory.mapped(process.pid)
         if look:
             self._looked = time.monotonic()
 
@@ -140,7 +139,7 @@ class Footprint:
         alive: list[int] = []
         if child is not None:
             for pid in self.processes():
-                self._shared |= _mapped(pid)
+                self._shared |= shared_memory.mapped(pid)
             alive = self.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(GONE_S)
@@ -157,14 +156,9 @@ class Footprint:
         ACTIVE.discard(self)
         os.close(self._lock)
         shutil.rmtree(self.folder, ignore_errors=True)
-        new = {name: _number(name) for name in _shared_names() - self._before if name not in self._mentioned}
-        own = {name: number for name, number in new.items() if number in self._shared or _is_librarys(name)}
-        if own:
-            used = set().union(*map(_mapped, psutil.pids()))
-            for name, number in own.items():
-                if number not in used:
-                    with contextlib.suppress(OSError):
-                        (SHARED_MEMORY / name).unlink()
+        new = {name: inode(name) for name in shared_memory.names() - self._before if name not in self._mentioned}
+        own = {name: number for name, number in new.items() if number in self._shared or is_librarys(name)}
+        self.held = unlink_unmapped(own)
 
 
 #: Footprints of the legs that run in this process now, for whoever has to end it at once.
@@ -238,48 +232,6 @@ def _state_and_session(pid: int) -> tuple[str, int]:
     # The name in parentheses may have blanks and parentheses of its own.
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     return fields[0].decode(), int(fields[3])
-
-
-def _shared_names() -> set[str]:
-    with contextlib.suppress(OSError):
-        return set(os.listdir(SHARED_MEMORY))
-    return set()
-
-
-def _is_librarys(name: str) -> bool:
-    """Whether a library names its shared memory so, and the file is this user's."""
-    with contextlib.suppress(OSError):
-        return name.startswith(LIBRARIES) and (SHARED_MEMORY / name).stat().st_uid == os.getuid()
-    return False
-
-
-def _number(name: str) -> int:
-    """Inode of a file in /dev/shm; 0, which no file has, when it is gone."""
-    with contextlib.suppress(OSError):
-        return (SHARED_MEMORY / name).stat().st_ino
-    return 0
-
-
-def _mapped(pid: int) -> set[int]:
-    """Inodes of the files on /dev/shm that a process maps or has open.
-
-    Not names: a semaphore is made under another name and linked to its own, so that maps call it deleted
-    (``sem_open``). Inodes of other file systems may be among them.
-    """
-    numbers = set()
-    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/maps", "rb") as lines:
-        numbers = {int(line.split(None, 5)[4]) for line in lines if b" /dev/shm/" in line}
-    with contextlib.suppress(OSError):
-        numbers.update(_open_files(pid))
-    return numbers
-
-
-def _open_files(pid: int) -> Iterator[int]:
-    with os.scandir(f"/proc/{pid}/fd") as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                if os.readlink(entry.path).startswith("/dev/shm/"):
-                    yield os.stat(entry.path).st_ino
 
 
 def _await(pids: Iterable[int], until: float) -> None:

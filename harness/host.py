@@ -36,14 +36,16 @@ PACKAGES = ("vllm", "torch", "transformers", "triton", "aiter", "flashinfer", "m
 #: Which devices are visible is not among them: a lease decides that.
 ANSWER_VARIABLES = re.compile(
     r"^((TORCH|PYTORCH|TORCHINDUCTOR|TRITON|ATEN|DNNL|ONEDNN|HSA|HIP|ROCM|ROCBLAS|HIPBLASLT|MIOPEN|NCCL|RCCL|CUDA"
-    r"|CUBLAS|CUDNN|NVIDIA|FLASH_ATTENTION|FLASHINFER|MORI|UMBP|UCX|NIXL|GOMP|OPENBLAS)_(?!VISIBLE_DEVICES$)\w+|LD_PRELOAD|LD_LIBRARY_PATH|GLIBC_TUNABLES)$"
+    r"|CUBLAS|CUDNN|NVIDIA|FLASH_ATTENTION|FLASHINFER|MORI|UMBP|UCX|NIXL|GOMP|OPENBLAS|TENSILE|AMD|AMDGCN|GPU)"
+    r"_(?!VISIBLE_DEVICES$|DEVICE_ORDINAL$)\w+|LD_PRELOAD|LD_LIBRARY_PATH|GLIBC_TUNABLES"
+    r"|VLLM_NCCL_SO_PATH|VLLM_CUDART_SO_PATH|VLLM_WORKER_MULTIPROC_METHOD)$"
 )
 
 #: Modules and packages of ours that run in a leg's child, and those that decide what it is given: its environment, its
 #: processes, its servers.
 CHILD_MODULES = (
     "worker", "warm", "leg", "hits", "prompts", "prompt_sets", "wire", "child_env", "parts", "servers",
-    "server_restart", "cause", "offspring",
+    "server_restart", "server_kinds", "cause", "offspring", "adapter", "standin", "bits",
 )
 CHILD_PACKAGES = ("records", "engines", "plugin", "kvstore", "unit", "connectors")
 

@@ -41,7 +41,7 @@ class Offspring:
         BaseProcess.start = self._real  # type: ignore[method-assign]
 
     def killed_by(self) -> str | None:
-        """Name of the signal that ended the first of them that died of one; None where none did.
+        """Name of the signal that one of them died of, the first that was started; None where none did.
 
         SIGTERM does not count: that is how vLLM ends its own processes when it gives up.
         """

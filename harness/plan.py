@@ -63,7 +63,7 @@ CPU_ENV: Mapping[str, str] = {
     "VLLM_PLUGINS": "kvparity",
 }
 
-#: Packages that a leg's identity holds as a whole, whatever the connector.
+#: Packages that a leg's identity holds whatever the connector: file by file, numpy by its version.
 COVERED = (*PACKAGES, "harness", "numpy")
 
 #: Key in a leg's identity: digest of a connector's own module follows.

@@ -20,12 +20,12 @@ from pathlib import Path
 
 from harness import footprint, server_restart, wire
 from harness.archive import RunFolder
-from harness.beside import CalledOff, beside
-from harness.cause import DEVICE_BUSY
+from harness.beside import beside
+from harness.cause import DEVICE_BUSY, handed_over
 from harness.child_env import child_environment
 from harness.device import Lease, lease
 from harness.endings import child_observation, completed, unwritten
-from harness.errors import WireError
+from harness.errors import CalledOff, WireError
 from harness.footprint import Footprint
 from harness.parts import joined, parts
 from harness.records import SCHEMA_VERSION, Cell, Ending, Failure, Leg, Observation, Outcome
@@ -73,6 +73,8 @@ class Runner:
         self._warm = WarmProcesses()
         self._servers = Servers(folder.path / "servers")
         self._called_off = threading.Event()
+        # Shared memory of ended legs that a server still maps.
+        self._held: dict[str, int] = {}
         # Runs oracles beside this one's subjects, and keeps a warm process of its own.
         self._second = Runner(folder, deadlines=deadlines, retry_after_s=retry_after_s) if pairs else None
         footprint.sweep()
@@ -83,6 +85,7 @@ class Runner:
             self._second.close()
         self._warm.close()
         self._servers.close()
+        footprint.unlink_unmapped(self._held)
 
     def ensure(self, leg: Leg) -> Observation:
         """The leg's observation: read when it has ended in this folder, otherwise run here and now.
@@ -92,7 +95,9 @@ class Runner:
         """
         started = time.monotonic()
         try:
-            with self._folder.claim(leg):
+            with self._folder.claim(leg, self._called_off.is_set) as held:
+                if not held:
+                    raise CalledOff
                 observation = self._read(leg)
                 if observation is None:
                     observation = self._attempts(leg)
@@ -151,13 +156,13 @@ class Runner:
 
     def _attempts(self, leg: Leg) -> Observation:
         """Run the leg; once more where what it ran on failed it. An answer of any kind is never asked for again."""
-        with lease(leg) as device:
+        with lease(leg, self._called_off) as device:
             first = self._run_served(leg, device)
         if not infrastructure_failed(first):
             return first
         if self._called_off.wait(self._retry_after_s):
             raise CalledOff
-        with lease(leg) as device:
+        with lease(leg, self._called_off) as device:
             second = self._run_served(leg, device)
         assert first.failure is not None
         return replace(second, attempts=2, earlier=(first.failure,))
@@ -184,6 +189,8 @@ class Runner:
         except ServerError as error:
             failure = Failure(stage="server", kind="ServerError", message=str(error))
             return replace(observation, ending=Ending.CRASHED, failure=failure)
+        finally:
+            self._held = footprint.unlink_unmapped(self._held)
         return observation
 
     def _run(self, leg: Leg, device: Lease, served: Mapping[str, str]) -> Observation:
@@ -237,6 +244,7 @@ class Runner:
             watch.until_end()
         finally:
             left = trace.end(process)
+            self._held |= trace.held
             os.close(reader)
             paths.stage.unlink(missing_ok=True)
             paths.leg.unlink(missing_ok=True)
@@ -271,6 +279,9 @@ def infrastructure_failed(observation: Observation) -> bool:
     """Whether a leg never came up because memory was short or its device busy: nothing that it was asked shows it."""
     failure = observation.failure
     if failure is None or failure.stage not in STARTING or observation.phases:
+        return False
+    if handed_over(failure.trace):
+        # The connector was at work already, and a store that fails now and then must not look as if it never did.
         return False
     busy = any(words in failure.message for words in DEVICE_BUSY)
     return observation.ending is Ending.OUT_OF_MEMORY or (observation.ending is Ending.CRASHED and busy)

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.child_env import without_settings
 from harness.connectors import adapter_of_class, nested
 from harness.errors import HarnessError
 from harness.server_kinds import SERVERS, ServerSpec
@@ -70,11 +71,13 @@ class Server:
                 self._process = subprocess.Popen(
                     self._spec.command(self._ports, self._folder), cwd=self._folder, stdin=subprocess.DEVNULL,
                     stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+                    # As for a leg: what a caller has exported once must not decide what a store does.
+                    env=without_settings(os.environ),
                 )
         except OSError as error:
             raise ServerError(f"server {self.name} could not be started: {error}") from error
-        self.env = self._spec.env(self._ports, self._folder)
         try:
+            self.env = self._spec.env(self._ports, self._folder)
             self._wait(self._spec.health(self._ports), self._deadline_s)
         except BaseException:
             self.stop()

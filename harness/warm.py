@@ -44,6 +44,9 @@ SWITCH = "KVPARITY_WARM"
 #: Seconds for a warm process to import vLLM.
 START_DEADLINE_S = 300.0
 
+#: Seconds for a warm process to end once its socket is closed.
+END_S = 30.0
+
 _MESSAGE_BYTES = 1 << 20
 
 
@@ -107,25 +110,36 @@ class WarmProcesses:
         Raises:
             WarmError: the warm process could not be started or has died.
         """
-        channel = self._channel(environment)
+        key, channel = self._channel(environment)
         message = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
         try:
             socket.send_fds(channel, [message], [log, stage])
             answer = json.loads(channel.recv(_MESSAGE_BYTES) or b"{}")
         except (OSError, ValueError) as error:
+            self._drop(key)
             raise WarmError(str(error)) from None
         if "pid" not in answer:
+            # It has died, or still spoke of an earlier leg: whatever it has forked now must not run beside the spawned.
+            self._drop(key)
             raise WarmError("the warm process died")
         return WarmChild(channel, answer["pid"])
 
-    def _channel(self, environment: Mapping[str, str]) -> socket.socket:
+    def _drop(self, key: str) -> None:
+        """Close the warm process's socket; it ends then, with the leg that it may have started."""
+        channel, process = self._ready.pop(key)
+        channel.close()
+        # A leg that hangs in a driver can keep it; it holds nothing that another one needs.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_S)
+
+    def _channel(self, environment: Mapping[str, str]) -> tuple[str, socket.socket]:
         early = {name: value for name, value in environment.items() if name not in LATE_VARIABLES}
         key = json.dumps(early, sort_keys=True)
         if key in self._ready and self._ready[key][1].poll() is not None:
             self._ready.pop(key)[0].close()
         if key not in self._ready:
             self._ready[key] = self._start(early)
-        return self._ready[key][0]
+        return key, self._ready[key][0]
 
     def _start(self, environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -152,10 +166,8 @@ class WarmProcesses:
 
     def close(self) -> None:
         """End the warm processes; each ends by itself when its socket closes."""
-        for channel, process in self._ready.values():
-            channel.close()
-            process.wait()
-        self._ready.clear()
+        while self._ready:
+            self._drop(next(iter(self._ready)))
 
 
 def wanted(environment: Mapping[str, str]) -> bool:

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 
 from harness import stacks
-from harness.beside import CalledOff
 from harness.endings import Lost
+from harness.errors import CalledOff
 from harness.footprint import Footprint
 from harness.records import RESTORES, Phase
 from harness.warm import WarmChild

@@ -68,6 +68,8 @@ def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
     failure: Failure | None = None
     ending = Ending.OK
     engine = None
+    # Another part of the leg may have written into its log before.
+    began = log.stat().st_size if log.exists() else 0
     with Offspring() as offspring:
         try:
             engine = open_engine(leg, stages)
@@ -80,8 +82,8 @@ def run_leg(leg: Leg, stages: Stages, log: Path) -> Observation:
         except BaseException as error:
             # BaseException: an engine that calls sys.exit or is interrupted still owes the run an observation.
             ending, failure = classify(
-                error, stages.current, accepted=resolved is not None, log=log, refusals=refusals_of(leg),
-                offspring=offspring,
+                error, stages.current, accepted=resolved is not None, log=log, since=began,
+                refusals=refusals_of(leg), offspring=offspring,
             )
         finally:
             if engine is not None:

@@ -54,7 +54,7 @@ class Leg:
     """One engine process's work; what in it can change its answer is named by ``digest``.
 
     Attributes:
-        digest: hex digest over every other field; of the deadlines over ``reset`` alone (``harness.plan.named``).
+        digest: hex digest over every other field; of the deadlines over ``reset`` alone (``harness.wire.named``).
         role: oracle or subject.
         layout, backend, batch_invariant: what is asked for.
         model: the model to load.

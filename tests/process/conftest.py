@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness import footprint
+from harness import footprint, shared_memory
 from harness.archive import RunFolder
 from harness.footprint import Footprint
 from harness.runner import Runner
@@ -50,20 +50,20 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Footprint]]:
         made.append(self)
 
     monkeypatch.setattr(Footprint, "__init__", noted)
-    before = footprint._shared_names()
+    before = shared_memory.names()
     yield made
     assert not footprint.ACTIVE
     for trace in made:
         assert [footprint.describe(pid) for pid in trace.processes()] == []
         assert not trace.folder.exists()
-    named = {name for name in footprint._shared_names() - before if footprint._is_librarys(name)}
-    left = {footprint._number(name): name for name in named}
+    named = {name for name in shared_memory.names() - before if shared_memory.is_librarys(name)}
+    left = {shared_memory.inode(name): name for name in named}
     # What is mapped is another test's, in a process beside this one: this test's processes are gone.
     for pid in psutil.pids() if left else ():
-        for number in footprint._mapped(pid):
+        for number in shared_memory.mapped(pid):
             left.pop(number, None)
     # What is gone by now was another one's too: a semaphore has a name only for a moment.
-    there = footprint._shared_names() if left else set()
+    there = shared_memory.names() if left else set()
     assert [name for name in left.values() if name in there] == []
     below = [_command(process) for process in psutil.Process().children(recursive=True)]
     assert [command for command in below if "harness.worker" in command] == []

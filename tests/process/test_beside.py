@@ -97,6 +97,47 @@ def test_an_interrupt_of_the_subject_ends_the_oracle(paired, folder, pair, monke
     assert folder.read_observation(ORACLE) is None
 
 
+def test_an_interrupt_while_only_the_oracle_is_waited_for_ends_it(paired, folder, pair, monkeypatch):
+    """The subject is done, and the main thread waits in ``join``."""
+    real = threading.Thread.join
+    waits = iter([True])
+
+    def join(self, timeout=None):
+        if self.name == "beside" and next(waits, False):
+            raise KeyboardInterrupt
+        real(self, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", join)
+    with pytest.raises(KeyboardInterrupt):
+        paired.ensure_pair(*pair(oracle={"stages": {"recompute": "hang"}}))
+    assert not footprint.ACTIVE
+    assert folder.read_observation(ORACLE) is None
+    assert folder.read_observation(SUBJECT).ending is Ending.OK
+
+
+def test_an_oracle_that_another_run_has_is_not_waited_for_once_it_is_called_off(paired, folder, pair, monkeypatch):
+    waits = threading.Event()
+    real_claim, real_served = type(folder).claim, Runner._run_served
+
+    def claim(self, leg, *given_up):
+        if leg.digest == ORACLE:
+            waits.set()
+        return real_claim(self, leg, *given_up)
+
+    def served(self, leg, lease):
+        assert leg.digest == SUBJECT and waits.wait(timeout=60)
+        return real_served(self, leg, lease)
+
+    monkeypatch.setattr(type(folder), "claim", claim)
+    monkeypatch.setattr(Runner, "_run_served", served)
+    oracle, subject = pair(subject={"stages": {"load": "refuse"}})
+    with folder.claim_free(oracle) as held:
+        assert held
+        answers = paired.ensure_pair(oracle, subject)
+    assert (answers[0], answers[1].ending) == (None, Ending.REFUSED)
+    assert folder.read_observation(ORACLE) is None
+
+
 @pytest.mark.parametrize(
     ("slots", "workers", "room"), [(1, None, False), (2, None, True), (2, "2", False), (4, "2", True)]
 )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from harness import footprint
+from harness import shared_memory as files
 from harness.footprint import Footprint
 from harness.records import Ending
 from harness.runner import Runner
@@ -79,7 +81,7 @@ def test_shared_memory_of_others_is_left_alone(make_leg):
     own.write_bytes(b"x")
     scenarios = Path("/dev/shm/kvparity-named")
     scenarios.write_bytes(b"x")
-    trace._shared |= {footprint._number(name) for name in (scenarios.name, own.name, named.name)}
+    trace._shared |= {files.inode(name) for name in (scenarios.name, own.name, named.name)}
     try:
         trace.end(None)
         assert not own.exists(), "made meanwhile, under a library's name, and nobody maps it"
@@ -98,7 +100,7 @@ def test_a_semaphore_of_an_engine_that_starts_beside_is_left_alone(make_leg):
     trace = Footprint(make_leg())
     lock = multiprocessing.get_context("spawn").Lock()
     name = lock._semlock.name
-    assert f"sem.{name[1:]}" in footprint._shared_names() - trace._before
+    assert f"sem.{name[1:]}" in files.names() - trace._before
     trace.end(None)
     assert SemLock._rebuild(-1, lock._semlock.kind, lock._semlock.maxvalue, name).acquire(False)
 
@@ -112,9 +114,35 @@ def test_a_semaphore_that_nobody_holds_any_more_is_removed(make_leg):
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     name = f"sem.{done.stdout.strip()[1:]}"
-    assert name in footprint._shared_names() - trace._before, "the kernel leaves it"
+    assert name in files.names() - trace._before, "the kernel leaves it"
     trace.end(None)
-    assert name not in footprint._shared_names()
+    assert name not in files.names()
+
+
+def test_what_a_legs_server_still_maps_goes_once_the_server_has_ended(folder, make_leg, monkeypatch):
+    """As LMCache's server maps the engine's KV cache; the leg ends before its server does."""
+    name, servers = f"torch_{os.getpid()}_served", []
+    script = (
+        "import mmap, sys; file = open(sys.argv[1], 'w+b'); file.truncate(16); held = mmap.mmap(file.fileno(), 16); "
+        "print('mapped', flush=True); sys.stdin.read()"
+    )
+
+    @contextlib.contextmanager
+    def serving(self, config):
+        yield {}
+        assert files.inode(name), "the server still maps it"
+        servers[0].communicate()
+
+    def begin(self, child):
+        command = [sys.executable, "-c", script, f"/dev/shm/{name}"]
+        servers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True))
+        assert servers[0].stdout.readline() == b"mapped\n"
+        self._leader = child.pid
+
+    monkeypatch.setattr("harness.runner.Servers.serving", serving)
+    monkeypatch.setattr(Footprint, "begin", begin)
+    assert Runner(folder).ensure(make_leg()).ending is Ending.OK
+    assert name not in files.names()
 
 
 def test_folders_of_a_runner_that_was_killed_are_swept_and_no_others(make_leg, monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -116,6 +117,30 @@ def test_a_server_that_never_serves_is_named_within_its_deadline(tmp_path, sourc
     with pytest.raises(ServerError) as caught:
         Server(spec(source), tmp_path / "s", deadline_s=0.5 if source is DEAF else 60.0)
     assert str(caught.value).startswith(words)
+
+
+def test_a_server_whose_settings_cannot_be_written_is_ended(tmp_path):
+    numbers = []
+
+    def env(ports, folder):
+        numbers.extend(child.pid for child in psutil.Process().children() if str(ports["http"]) in child.cmdline())
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        Server(spec(GOOD, env=env), tmp_path / "s")
+    assert len(numbers) == 1 and ends(numbers[0])
+
+
+def test_what_a_caller_exported_for_a_store_reaches_no_server(tmp_path, monkeypatch):
+    for name in ("MC_FORCE_TCP", "LMCACHE_CHUNK_SIZE", "MOONCAKE_CONFIG_PATH"):
+        monkeypatch.setenv(name, "7")
+    monkeypatch.setenv("PATH_OF_MINE", "kept")
+    source = "import json, os; json.dump(dict(os.environ), open('seen', 'w'));" + GOOD
+    server = Server(spec(source), tmp_path / "s")
+    server.stop()
+    seen = json.loads((tmp_path / "s" / "seen").read_text())
+    assert seen["PATH_OF_MINE"] == "kept"
+    assert [name for name in seen if name.startswith(("MC_", "LMCACHE_", "MOONCAKE_"))] == []
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path):

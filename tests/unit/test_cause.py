@@ -152,3 +152,21 @@ def test_a_dead_worker_has_one_name_whatever_vllm_says(tmp_path, error, said, wo
     assert (got, failure.kind, failure.message) == (
         Ending.CRASHED, "EngineDeadError", f"worker VllmWorker-0 died{words}"
     )
+
+
+def test_what_an_earlier_engine_of_the_leg_or_the_front_end_said_is_no_cause(tmp_path):
+    log = tmp_path / "leg.log"
+    log.write_text("(EngineCore pid=5) ValueError: of the part before\nWorker proc W-0 died unexpectedly\n")
+    since = log.stat().st_size
+    with log.open("a") as stream:
+        stream.write("(MainProcess pid=6) WARNING [base.py:380] ValueError: Tokenizer not available\n")
+        stream.write("(EngineCore pid=7) ERROR OSError: shared segment is gone\n")
+    got, failure = classify(caught(CORE_DEATHS[0]), "load", accepted=False, log=log, since=since)
+    assert (got, failure.kind, failure.message) == (Ending.CRASHED, "OSError", "shared segment is gone")
+
+
+def test_a_worker_that_ended_by_itself_did_not_die_unseen(tmp_path):
+    log = tmp_path / "leg.log"
+    log.write_text("Worker proc VllmWorker-0 died unexpectedly (exit code: 0), shutting down executor.\n")
+    _, failure = classify(caught(CORE_DEATHS[2]), "restore", accepted=True, log=log)
+    assert failure.message == "worker VllmWorker-0 died with exit code 0"
