@@ -139,13 +139,6 @@ class Pair:
         unequal = self.hits_in(Phase.RESTORE) != self.hits_in(Phase.RESTORE_AGAIN)
         return self.cell.sharing is None or self.cell.batch_invariant or not unequal
 
-    def answers(self) -> tuple[tuple[Role, Phase], ...]:
-        """Every phase whose answers a claim rests on: the reference, the restore, and both A/A controls."""
-        phases = [(Role.ORACLE, phase) for phase in (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN)]
-        if self.reference_phase not in (Phase.RECOMPUTE, Phase.RECOMPUTE_AGAIN):
-            phases.append((Role.ORACLE, self.reference_phase))
-        return (*phases, (Role.SUBJECT, Phase.RESTORE), (Role.SUBJECT, Phase.RESTORE_AGAIN))
-
 
 def matched(
     left: tuple[PromptResult, ...], right: tuple[PromptResult, ...]
