@@ -135,7 +135,7 @@ def _wrong_sums(place: str, phase: Phase, got: dict[str, int], wanted: dict[str,
 
 
 def _check_prompt_hits(place: str, record: PhaseRecord, hits: PhaseHits, total: int) -> Iterator[Finding]:
-    kind = _kind(record.phase, "external" if record.phase in RESTORES else "local")
+    kind = _kind(record.phase, "external" if record.phase in CLEARED_RESTORES else "local")
     cached = tuple(prompt.cached_tokens for prompt in record.prompts)
     share = tuple(sum(hits.of(prompt.index)) for prompt in record.prompts)
     if any(tokens is None for tokens in cached):
@@ -218,10 +218,13 @@ def _check_overrun(pair: Pair, place: str, record: PhaseRecord, again: bool) -> 
     # Between two engines whole blocks are read, and the bytes must be exactly theirs (check_handover).
     if each is None or record.loaded_bytes is None or again or pair.cell.hands_over:
         return
-    # A store that was asked for fewer tokens than it should has a finding for that.
-    tokens = max(record.external_tokens, pair.cell.expected_external_tokens)
+    # A store that was asked for fewer tokens than it should has a finding for that; of one that another configuration
+    # filled nobody knows how much it gives, so what the scheduler was promised is all.
+    tokens = record.external_tokens
+    if pair.cell.sharing is None:
+        tokens = max(tokens, pair.cell.expected_external_tokens)
     most = tokens * each
-    if tokens and record.loaded_bytes > most:
+    if record.loaded_bytes > most:
         yield finding(
             FindingKind.OVERRUN,
             f"{place}: the connector loaded {record.loaded_bytes} bytes, the KV of {tokens} tokens has {most}",
@@ -261,36 +264,38 @@ def _check_edge(pair: Pair, role: Role, record: PhaseRecord) -> Iterator[Finding
 def _check_blocks(pair: Pair) -> Iterator[Finding]:
     """A restore into the very block it was stored from would hide a load that goes to the wrong block.
 
-    Not asked of a small pool, which has no other blocks to give.
+    Not asked of a small pool, which has no other blocks to give. Where another configuration fills the store, the
+    filling engine's own restore is asked: the other one has blocks of its own, and nobody knows how many it is given.
     """
-    populate, restore = pair.record(Role.SUBJECT, Phase.POPULATE), pair.record(Role.SUBJECT, Phase.RESTORE)
-    hits = pair.cell.hits_of(Role.SUBJECT, Phase.RESTORE)
+    phase = Phase.RESTORE if pair.cell.sharing is None else Phase.OWN_RESTORE
+    populate, restore = pair.record(Role.SUBJECT, Phase.POPULATE), pair.record(Role.SUBJECT, phase)
+    hits = pair.cell.hits_of(Role.SUBJECT, phase)
     if populate is None or restore is None or hits is None or pair.cell.edge is Edge.PREEMPTION:
         return
-    if int(pair.subject_leg.filler.engine.get("block_size", pair.cell.block_size)) != pair.cell.block_size:
-        # Numbers of blocks of another size say nothing of where KV came from.
-        return
+    size = int(pair.subject_leg.filler.engine.get("block_size", pair.cell.block_size))
     sources = {prompt.index: prompt.blocks for prompt in populate.prompts}
     for prompt in restore.prompts:
         # Blocks of a local hit lie where the prompt before them was restored to, which has its own line.
-        first, last = (tokens // pair.cell.block_size for tokens in accumulate(hits.of(prompt.index)))
-        pairs = list(zip(sources.get(prompt.index, ())[first:last], prompt.blocks[first:last], strict=False))
-        # Where digests are taken, a block that nobody knows lacks its digest, and that says it.
+        first, last = (tokens // size for tokens in accumulate(hits.of(prompt.index)))
+        source = sources.get(prompt.index, ())
+        pairs = list(zip(source[first:last], prompt.blocks[first:last], strict=False))
+        # Where digests are taken, a restored block that nobody knows lacks its digest, and that says it; the digest of
+        # the block it was stored from may be no reference, so that nobody would miss it.
         restored = last - first
-        if len(pairs) < restored and not pair.subject_leg.digests:
+        if len(source) < last or (len(pairs) < restored and not pair.subject_leg.digests):
             yield finding(
                 FindingKind.SAME_BLOCKS,
                 f"prompt {prompt.index}: where {restored - len(pairs)} of its {restored} blocks were stored from or"
                 " restored to is unknown, so they may be the same",
-                place=f"subject restore, prompt {prompt.index}", left="other block ids",
+                place=f"subject {phase}, prompt {prompt.index}", left="other block ids",
                 right=f"{len(pairs)} of {restored} known", limit="0",
             )
-        same = [source for source, destination in pairs if source == destination]
+        same = [stored for stored, destination in pairs if stored == destination]
         if same:
             yield finding(
                 FindingKind.SAME_BLOCKS,
                 f"prompt {prompt.index}: {len(same)} of {len(pairs)} blocks were restored into the block they were"
                 f" stored from: {words(same[:8])}{', ...' if len(same) > 8 else ''}",
-                place=f"subject restore, prompt {prompt.index}", left="other block ids",
+                place=f"subject {phase}, prompt {prompt.index}", left="other block ids",
                 right=f"{len(same)} of {len(pairs)} equal", limit="0",
             )

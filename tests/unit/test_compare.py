@@ -173,6 +173,14 @@ TRAPS = {
     "phases twice": lambda: side(clean(), ORACLE, phases=clean().oracle.phases * 2),
     "None logprobs on both sides": lambda: edit_step(
         edit_step(clean(), ORACLE, RECOMPUTES, 0, 0, bits=None, top=()), SUBJECT, RESTORED, 0, 0, bits=None, top=()),
+    "None logprobs where the store only stores": lambda: edit_step(
+        clean(), SUBJECT, Phase.POPULATE, 0, 0, bits=None, top=()),
+    "one candidate short in the subject's local hit": lambda: edit_step(
+        clean(), SUBJECT, LOCAL_HIT, 0, 0, top=make_step(0, 0).top[:1]),
+    "None logprobs in an oracle's local hit that is no reference": lambda: edit_step(
+        clean(), ORACLE, LOCAL_HIT, 1, 2, bits=None, top=()),
+    "local hits cut short on both sides": lambda: edit_prompt(
+        edit_prompt(clean(), ORACLE, LOCAL_HIT, 1, steps=()), SUBJECT, LOCAL_HIT, 1, steps=()),
     "one candidate short on both sides": lambda: edit_step(
         edit_step(clean(), ORACLE, RECOMPUTES, 0, 0, top=make_step(0, 0).top[:1]),
         SUBJECT, RESTORED, 0, 0, top=make_step(0, 0).top[:1]),
@@ -200,7 +208,7 @@ TRAPS = {
     "zeroing of nothing": lambda: edit(clean(), SUBJECT, RESTORED, zeroed_bytes=0),
     "zeroing not verified": lambda: edit(clean(), SUBJECT, RESTORED, nonzero_after_zeroing=None),
     "nothing to restore": lambda: edit(
-        edit(clean(hits=make_hits(0)), SUBJECT, RESTORED, external_tokens=0), ORACLE, LOCAL_HIT,
+        edit(clean(hits=make_hits(0)), SUBJECT, RESTORED, external_tokens=0, loaded_bytes=0), ORACLE, LOCAL_HIT,
         local_tokens=0),
     "other prompts": lambda: edit_prompt(clean(), SUBJECT, RESTORED, 1, digest="px"),
 }
