@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 
+from harness.compare.digests import digested
 from harness.compare.pair import Pair, finding, matched
 from harness.compare.steps import compare_steps, token_words
 from harness.records import Finding, FindingKind, Phase, PromptResult, Role
@@ -30,7 +31,7 @@ def check_control(pair: Pair) -> Iterator[Finding]:
             continue
         pairs = matched(first.prompts, second.prompts)
         if not pair.subject_leg.decode.max_tokens:
-            yield from _check_blocks(kind, role, once, again, pairs)
+            yield from _check_blocks(pair, kind, role, once, again, pairs)
             continue
         unequal = []
         for one, two in pairs:
@@ -52,12 +53,15 @@ def check_control(pair: Pair) -> Iterator[Finding]:
 
 
 def _check_blocks(
-    kind: FindingKind, role: Role, once: Phase, again: Phase, pairs: tuple[tuple[PromptResult, PromptResult], ...]
+    pair: Pair, kind: FindingKind, role: Role, once: Phase, again: Phase,
+    pairs: tuple[tuple[PromptResult, PromptResult], ...],
 ) -> Iterator[Finding]:
     """Where no token is generated the KV blocks are the answer; one without a digest does not repeat itself either."""
+    observation = pair.oracle if role is Role.ORACLE else pair.subject
+    resolved = observation.resolved if observation else None
     for one, two in pairs:
         for block, (left, right) in enumerate(zip_longest(one.kv, two.kv)):
-            if left is None or left != right:
+            if left != right or not digested(left, right, resolved):
                 yield finding(
                     kind,
                     f"the {role} does not repeat itself: KV block {block} of prompt {one.index} differs between {once}"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from harness.compare.localise import BlockPlace, DigestShape, describe
 from harness.compare.pair import Pair, finding, matched
-from harness.records import RESTORES, Compared, Edge, Finding, FindingKind, Phase, PhaseRecord, Role
+from harness.records import RESTORES, Compared, Edge, Finding, FindingKind, Phase, PhaseRecord, Resolved, Role
 
 #: Bytes of one digest inside a block's base64 string.
 DIGEST_BYTES = 8
@@ -109,12 +109,29 @@ def restored_blocks(
         if prompt.cached_tokens is not None and claims:
             known.append(prompt.cached_tokens // pair.cell.block_size)
         wanted[prompt.index] = min(known)
-    blocks = {}
-    for one, two in matched(reference.prompts, restore.prompts):
-        for block, (left, right) in enumerate(zip(one.kv, two.kv, strict=False)):
-            if block < wanted[two.index] and left is not None and right is not None:
-                blocks[two.index, block] = (left, right)
-    return blocks
+    resolved = pair.subject.resolved if pair.subject else None
+    return digested_blocks(reference, restore, wanted, resolved)
+
+
+def digested_blocks(
+    left: PhaseRecord, right: PhaseRecord, wanted: Mapping[int, int], resolved: Resolved | None
+) -> Mapping[BlockPlace, tuple[str, str]]:
+    """(prompt, block) -> digests of both phases, for the blocks that have both, of each prompt's first ``wanted``."""
+    return {
+        (two.index, block): sides
+        for one, two in matched(left.prompts, right.prompts)
+        for block, sides in enumerate(zip(one.kv, two.kv, strict=False))
+        if block < wanted.get(two.index, 0) and digested(*sides, resolved)
+    }
+
+
+def digested(left: str | None, right: str | None, resolved: Resolved | None) -> bool:
+    """Whether both sides of a block were looked at; equal ones only when every layer's K and V have a digest there."""
+    if not left or not right:
+        return False
+    # Padding ends base64, so that this may be a byte or two too many, never a digest.
+    count = len(left) * 3 // 4 // DIGEST_BYTES
+    return left != right or count >= 2 * (resolved.num_layers if resolved is not None else 1)
 
 
 def unequal_digests(left: str, right: str) -> frozenset[int]:

@@ -106,9 +106,9 @@ def _check_equal(
 ) -> Iterator[Finding]:
     left, right = _settings(one), _settings(other)
     for name in LOADED:
-        # Older workers do not tell.
-        if name in one.settings and name in other.settings:
-            left[name], right[name] = one.settings[name], other.settings[name]
+        # Some workers tell neither; what one alone tells is nothing that both share.
+        if name in one.settings or name in other.settings:
+            left[name], right[name] = (side.settings.get(name, "unknown") for side in (one, other))
     for name, value in left.items():
         if value != right[name]:
             yield finding(
@@ -122,7 +122,7 @@ def _settings(resolved: Resolved) -> dict[str, object]:
     """Everything that both legs must share; the number of blocks in the pool may differ, it changes no bit."""
     return {
         "layout": resolved.layout,
-        "stride order": _stride_order(resolved),
+        "stride order": stride_order(resolved),
         "page shape": list(resolved.shape[1:]),
         "layers": resolved.num_layers,
         "dtype": resolved.dtype,
@@ -135,7 +135,7 @@ def _settings(resolved: Resolved) -> dict[str, object]:
     }
 
 
-def _stride_order(resolved: Resolved) -> str:
+def stride_order(resolved: Resolved) -> str:
     """Dimensions by falling stride, e.g. ``LBHNC``; those of size 1 are left out, their strides mean nothing."""
     sizes = (resolved.num_layers, *resolved.shape)
     axes = [axis for axis, size in enumerate(sizes[: len(resolved.strides)]) if size > 1]

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
+from harness.compare.digests import digested_blocks
 from harness.compare.pair import Pair, finding, matched, words
+from harness.compare.resolved import stride_order
 from harness.compare.steps import compare_steps
 from harness.records import (
     Ending,
@@ -31,6 +33,8 @@ from harness.records import (
 #: Fields of ``Resolved`` that change no KV, or are taken apart.
 ASIDE = ("num_blocks", "settings", "connector")
 
+#: What precedes the name of a setting that requests carry and no engine has.
+CARRIED = "request "
 
 #: Engine argument -> the setting that says what came of it.
 TOLD = {"dtype": "model dtype", "kv_cache_dtype": "kv cache dtype", "revision": "revision"}
@@ -47,7 +51,7 @@ def check_sharing(pair: Pair) -> Iterator[Finding]:
             place="subject", left="two engines", right="unknown",
         )
         return
-    yield from _check_asked(pair.subject_leg.filler, observation.filled, pair.record(Role.SUBJECT, Phase.POPULATE))
+    yield from _check_asked(pair.subject_leg, observation.filled, pair.record(Role.SUBJECT, Phase.POPULATE))
     yield from _check_difference(sharing, observation)
     if sharing.alters:
         yield from _check_alters(pair)
@@ -91,8 +95,9 @@ def check_shared_hits(pair: Pair, sharing: Sharing, record: PhaseRecord, hits: P
         )
 
 
-def _check_asked(leg: Leg, filled: Resolved, populate: PhaseRecord | None) -> Iterator[Finding]:
+def _check_asked(subject: Leg, filled: Resolved, populate: PhaseRecord | None) -> Iterator[Finding]:
     """The filling engine must have been the one that was asked for; the reading one is the cell's, checked as such."""
+    leg = subject.filler
     asked: dict[str, tuple[object, object]] = {
         "layout": (leg.layout, filled.layout), "backend": (leg.backend, filled.backend),
         "batch invariance": (leg.batch_invariant, filled.batch_invariant),
@@ -102,7 +107,8 @@ def _check_asked(leg: Leg, filled: Resolved, populate: PhaseRecord | None) -> It
     if leg.model_name is None and "model" in filled.settings:
         asked["model"] = (leg.model.path, filled.settings["model"])
     for argument, name in TOLD.items():
-        if argument in leg.engine:
+        # What both engines are told alike may have several names (``auto``, ``half``), and must not differ anyhow.
+        if argument in leg.engine and leg.engine[argument] != subject.engine.get(argument):
             asked[argument] = (str(leg.engine[argument]), filled.settings.get(name))
     if "OMP_NUM_THREADS" in leg.env:
         asked["threads"] = (int(leg.env["OMP_NUM_THREADS"]), filled.threads)
@@ -130,9 +136,19 @@ def _check_asked(leg: Leg, filled: Resolved, populate: PhaseRecord | None) -> It
 def _check_difference(sharing: Sharing, observation: Observation) -> Iterator[Finding]:
     """The two engines must differ in what the cell says, and in nothing else."""
     unequal = differences(observation)
+    filled, read = (_settings(observation, filling=filling) for filling in (True, False))
     for name in sharing.shows:
-        if name not in unequal:
-            value = str(_settings(observation, filling=False).get(name, "nothing"))
+        # Requests that carry nothing are one side of such a difference; an engine that tells nothing is none.
+        untold = [] if name.startswith(CARRIED) else [side.get(name) for side in (filled, read)]
+        if any(value in (None, "") for value in untold):
+            left, right = ("unknown" if value in (None, "") else str(value) for value in untold)
+            yield finding(
+                FindingKind.DIFFERENCE_NOT_TAKEN,
+                f"{sharing.difference} was to differ, but {name} was {left} in the engine that filled the store and is"
+                f" {right} in the one that reads it", place=name, left=left, right=right,
+            )
+        elif name not in unequal:
+            value = str(read.get(name, "nothing"))
             yield finding(
                 FindingKind.DIFFERENCE_NOT_TAKEN,
                 f"{sharing.difference} was to differ, but {name} is {value} in both engines",
@@ -164,16 +180,10 @@ def _settings(observation: Observation, *, filling: bool) -> Mapping[str, object
     record = observation.phase(Phase.POPULATE if filling else Phase.RESTORE)
     assert resolved is not None
     plain = {one.name: getattr(resolved, one.name) for one in fields(resolved) if one.name not in ASIDE}
-    # The number of blocks in the pool changes no bit.
-    plain["shape"], plain["strides"] = resolved.shape[1:], _relative(resolved)
-    carried = {f"request {name}": value for name, value in (record.carried if record else {}).items()}
+    # The number of blocks in the pool changes no bit, and the strides themselves grow with it.
+    plain["shape"], plain["strides"] = resolved.shape[1:], stride_order(resolved)
+    carried = {f"{CARRIED}{name}": value for name, value in (record.carried if record else {}).items()}
     return {**plain, **resolved.settings, **carried}
-
-
-def _relative(resolved: Resolved) -> tuple[str, ...]:
-    """Dimensions by falling stride; the strides themselves grow with the pool."""
-    order = sorted(range(len(resolved.strides)), key=lambda axis: -resolved.strides[axis])
-    return tuple("LBHNC"[axis] for axis in order)
 
 
 def _check_alters(pair: Pair) -> Iterator[Finding]:
@@ -204,7 +214,8 @@ def _check_fill(pair: Pair, observation: Observation) -> Iterator[Finding]:
     hits = pair.cell.hits_of(Role.SUBJECT, Phase.OWN_RESTORE)
     size = int(pair.subject_leg.filler.engine["block_size"])
     wanted = {one.index: (hits.external[one.index] if hits else 0) // size for one in own.prompts}
-    known, unequal = _compare_blocks(stored, own, wanted)
+    blocks = digested_blocks(stored, own, wanted, observation.filled)
+    known, unequal = len(blocks), [place for place, (left, right) in blocks.items() if left != right]
     if known < sum(wanted.values()):
         yield finding(
             FindingKind.DIGESTS_MISSING,
@@ -220,20 +231,6 @@ def _check_fill(pair: Pair, observation: Observation) -> Iterator[Finding]:
             place="subject own_restore", left="subject populate", right="subject own_restore",
             size=f"{len(unequal)} of {known} blocks", limit="0",
         )
-
-
-def _compare_blocks(
-    left: PhaseRecord, right: PhaseRecord, wanted: Mapping[int, int]
-) -> tuple[int, list[tuple[int, int]]]:
-    """(blocks with digests on both sides, (prompt, block) of those that differ)."""
-    known, unequal = 0, []
-    for one, two in matched(left.prompts, right.prompts):
-        for block, (a, b) in enumerate(zip(one.kv, two.kv, strict=False)):
-            if block < wanted.get(two.index, 0) and a is not None and b is not None:
-                known += 1
-                if a != b:
-                    unequal.append((two.index, block))
-    return known, unequal
 
 
 def _check_control(pair: Pair, digest: str) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from tests.unit.handmade import (
     edit_prompt,
     make_phase,
     make_resolved,
+    resolve,
     side,
 )
 
@@ -37,6 +38,7 @@ def shared_case(rule: Rule, shows=("weights",), *, hits: int = 0, again: int = F
     phases = case.subject.phases
     changed = {name: "another" for name in shows if name in SETTINGS}
     resolved = make_resolved(Role.SUBJECT, settings=SETTINGS)
+    case = resolve(case, Role.ORACLE, settings=SETTINGS)
     case = side(
         case, Role.SUBJECT, phases=(*phases[:2], own, *phases[2:]), resolved=resolved,
         filled=replace(resolved, settings={**SETTINGS, **changed}),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 
 import pytest
@@ -131,6 +132,30 @@ def test_bytes_beyond_the_tokens_are_a_failure_even_of_a_restore_that_answers_ri
         assert FindingKind.OVERRUN not in {one.kind for one in verdict_of(unknown).findings}
 
 
+def nothing_given(loaded: int) -> Case:
+    """A subject that gives nothing back by design, and whose connector says that it loaded so many bytes."""
+    hits = tuple(
+        replace(one, external=(0,) * PROMPTS) if one.role is SUBJECT and one.phase in RESTORED else one
+        for one in make_hits()
+    )
+    case = edit(clean(hits=hits, restores=False), SUBJECT, RESTORED, external_tokens=0, delivered_tokens=0,
+                loaded_bytes=loaded)
+    for index in range(PROMPTS):
+        case = edit_prompt(case, SUBJECT, RESTORED, index, cached_tokens=0)
+    return case
+
+
+def test_bytes_where_none_were_promised_are_a_failure():
+    assert verdict_of(nothing_given(0)).findings == ()
+    first, second = verdict_of(nothing_given(1)).findings
+    assert (first.kind, first.outcome, first.place, second.place) == (
+        FindingKind.OVERRUN, Outcome.FAIL, "subject restore", "subject restore_again")
+    assert first.message == "subject restore: the connector loaded 1 bytes, the KV of 0 tokens has 0"
+    # A store that was asked for too little has a finding for that, and its bytes may be those that were expected.
+    asked = edit(clean(), SUBJECT, Phase.RESTORE, external_tokens=0, delivered_tokens=0)
+    assert {kind for kind, _ in findings(asked)} == {FindingKind.EXTERNAL_HITS}
+
+
 def test_a_small_pool_keeps_at_least_one_digest():
     case = edit_prompt(small_pool(), SUBJECT, RESTORED, 0, kv=(None, None))
     assert verdict_of(case).findings == ()
@@ -219,6 +244,46 @@ def test_without_digests_a_cell_passes_on_values_and_compares_no_block():
     assert only(case).kind is FindingKind.DIGESTS_MISSING
     off = replace(case, legs=legs)
     assert (verdict_of(off).outcome, verdict_of(off).compared.blocks) == (Outcome.PASS, 0)
+
+
+@pytest.mark.parametrize("batch_invariant", [True, False])
+def test_where_a_block_was_stored_from_must_be_known_whatever_its_digest_is_held_against(batch_invariant):
+    """Of a batch invariant subject nobody looks at populate's digests: the oracle's recompute is the reference."""
+    case = clean(batch_invariant=batch_invariant)
+    for role in Role:
+        case = resolve(case, role, batch_invariant=batch_invariant)
+    for blocks, known in (((), 0), ((10,), 1)):
+        kv = case.subject.phase(Phase.POPULATE).prompts[1].kv
+        found = only(edit_prompt(case, SUBJECT, Phase.POPULATE, 1, blocks=blocks, kv=kv))
+        assert (found.kind, found.outcome, found.right) == (
+            FindingKind.SAME_BLOCKS, Outcome.VACUOUS, f"{known} of 2 known")
+    # Where a block was restored to is known with its digest.
+    lost = only(edit_prompt(case, SUBJECT, Phase.RESTORE, 1, blocks=(), kv=()))
+    assert lost.kind is FindingKind.DIGESTS_MISSING
+    local = edit_prompt(local_then_external(), SUBJECT, Phase.POPULATE, 0, blocks=())
+    assert (only(local).kind, only(local).right) == (FindingKind.SAME_BLOCKS, "0 of 1 known")
+
+
+def short_digests(digests: int) -> str:
+    """A block's base64 of fewer digests than its layers have."""
+    return base64.b64encode(bytes(8 * digests)).decode()
+
+
+@pytest.mark.parametrize(("digests", "known"), [(0, False), (1, False), (3, False), (4, True), (8, True)])
+def test_equal_blocks_count_when_each_layer_has_a_digest_of_k_and_of_v(digests, known):
+    """2 layers: 4 digests at least; an empty string is none at all."""
+    case = edit_prompt(clean(), ORACLE, Phase.RECOMPUTE, 1, kv=(digest_block(1, 0), short_digests(digests)))
+    case = edit_prompt(case, SUBJECT, RESTORED, 1, kv=(digest_block(1, 0), short_digests(digests)))
+    found = [] if known else [(FindingKind.DIGESTS_MISSING, "subject restore")]
+    assert findings(case) == found
+    assert verdict_of(case).compared.blocks == 3 + known
+
+
+def test_digests_of_another_number_on_one_side_are_unequal_and_an_empty_one_is_missing():
+    case = edit_prompt(clean(), SUBJECT, RESTORED, 1, kv=(digest_block(1, 0), short_digests(1)))
+    assert findings(case) == [(FindingKind.KV_DIGESTS, "subject restore")]
+    case = edit_prompt(clean(), SUBJECT, RESTORED, 1, kv=(digest_block(1, 0), ""))
+    assert findings(case) == [(FindingKind.DIGESTS_MISSING, "subject restore")]
 
 
 def test_without_digests_blocks_that_nobody_knows_are_vacuous():

@@ -37,7 +37,7 @@ def test_a_damaged_block_fails_and_its_pages_are_counted():
 
 
 @pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize("kv", [damaged(0), (None, None), ()])
+@pytest.mark.parametrize("kv", [damaged(0), (None, None), (), ("", "")])
 def test_blocks_that_do_not_repeat_are_unstable(role, kv):
     again = Phase.RECOMPUTE_AGAIN if role is Role.ORACLE else Phase.RESTORE_AGAIN
     outcome, kinds, verdict = found(edit_prompt(unit(), role, again, 0, kv=kv))
@@ -58,11 +58,15 @@ def test_no_digest_anywhere_is_never_a_pass():
                 case = edit_prompt(case, role, phase, index, kv=(None,) * BLOCKS)
     assert found(case)[0] in (Outcome.UNSTABLE, Outcome.VACUOUS)
     # Not even where both controls have nothing to look at.
-    for role in Role:
-        for phase in ROLE_PHASES[role]:
-            for index in range(2):
-                case = edit_prompt(case, role, phase, index, kv=())
-    assert found(case)[0] is Outcome.VACUOUS
+    for kv in ((), ("", ""), ("AAAAAAAAAAA=", "AAAAAAAAAAA=")):
+        for role in Role:
+            for phase in ROLE_PHASES[role]:
+                for index in range(2):
+                    case = edit_prompt(case, role, phase, index, kv=kv)
+        outcome, kinds, verdict = found(case)
+        assert (outcome, verdict.compared.blocks) == (Outcome.VACUOUS, 0)
+        # What is there and was not looked at does not repeat itself either.
+        assert (FindingKind.ORACLE_UNSTABLE in kinds) is (FindingKind.SUBJECT_UNSTABLE in kinds) is bool(kv)
 
 
 def test_digests_that_were_switched_off_leave_nothing_to_compare():
