@@ -92,6 +92,24 @@ def compare_beside(pair: Pair) -> Iterator[Finding]:
         yield from _first_difference(reference, record, phase)
 
 
+def compare_fill(pair: Pair) -> Iterator[Finding]:
+    """At most one finding: what the engine that filled a store answered from what it got back itself.
+
+    Another configuration than the oracle's computed these, so its own earlier answers are the reference: those it
+    computed where products do not depend on their batch, elsewhere those of a local hit, whose batches are the same.
+    """
+    if pair.cell.sharing is None:
+        return
+    phase = Phase.POPULATE if pair.subject_leg.filler.batch_invariant else Phase.LOCAL_HIT
+    reference, record = pair.record(Role.SUBJECT, phase), pair.record(Role.SUBJECT, Phase.OWN_RESTORE)
+    if reference is None or record is None:
+        return
+    if phase is Phase.LOCAL_HIT and _hits(reference)[-1] != _hits(record)[-1]:
+        # Other hits mean other batches, and have findings of their own.
+        return
+    yield from _first_difference(reference, record, Phase.OWN_RESTORE)
+
+
 def _hits(record: PhaseRecord) -> tuple[object, ...]:
     cached = {prompt.index: prompt.cached_tokens for prompt in record.prompts}
     return record.local_tokens, record.external_tokens, cached
@@ -108,8 +126,10 @@ def _token_finding(
 ) -> Finding:
     place, left, right = like.before, token_words(oracle, like.before), token_words(subject, like.before)
     whole, where = _place(phase, oracle, place)
+    # A filling engine's own answers are no oracle's.
+    rank = "" if phase is Phase.OWN_RESTORE else rank_words(oracle, subject, place)
     return finding(
-        FindingKind.TOKENS, f"{where}: {left} vs {right}{rank_words(oracle, subject, place)}",
+        FindingKind.TOKENS, f"{where}: {left} vs {right}{rank}",
         place=whole, left=left, right=right, size=like.summary(), limit="0",
     )
 

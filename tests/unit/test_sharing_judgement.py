@@ -32,6 +32,7 @@ from tests.unit.handmade import (
     edit_prompt,
     edit_step,
     make_step,
+    resolve,
     side,
 )
 from tests.unit.handmade_sharing import FULL, given, shared_case
@@ -121,6 +122,80 @@ def test_a_fill_that_did_not_come_back_to_its_own_engine_is_none():
     assert judged(case)[:2] == (Outcome.VACUOUS, [FindingKind.DIGESTS_MISSING])
 
 
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("digests", [True, False])
+def test_a_fill_that_its_own_engine_answers_otherwise_from_is_a_failure(rule, digests):
+    case = shared_case(rule, hits=FULL if rule is Rule.MUST_HIT else 0)
+    case = replace(case, legs={name: replace(leg, digests=digests) for name, leg in case.legs.items()})
+    assert judged(case)[:2] == (Outcome.PASS, [])
+    other = edit_step(case, Role.SUBJECT, Phase.OWN_RESTORE, 1, 2, bits=make_step(1, 2).bits + 1)
+    outcome, kinds, verdict = judged(other)
+    assert (outcome, kinds) == (Outcome.FAIL, [FindingKind.LOGPROBS])
+    assert verdict.findings[0].place == "subject own_restore, prompt 1, token 2"
+    other = edit_step(case, Role.SUBJECT, Phase.OWN_RESTORE, 0, 1, token=77)
+    outcome, kinds, verdict = judged(other)
+    assert (outcome, kinds) == (Outcome.FAIL, [FindingKind.TOKENS])
+    assert verdict.findings[0].message == "subject own_restore, prompt 0, token 1: 11 (-0.6250) vs 77 (-0.6250)"
+    for step in ({"bits": None, "top": ()}, {"top": ()}):
+        lacking = edit_step(case, Role.SUBJECT, Phase.OWN_RESTORE, 0, 1, **step)
+        assert judged(lacking)[:2] == (Outcome.VACUOUS, [FindingKind.LOGPROBS_MISSING])
+
+
+def test_a_filling_engine_that_is_not_batch_invariant_is_held_against_its_own_local_hit():
+    case = shared_case(Rule.MAY_HIT, ("batch_invariant",))
+    leg = replace(case.legs["subject-leg"], filling=Filling(batch_invariant=False))
+    case = replace(case, legs={**case.legs, "subject-leg": leg})
+    case = side(case, Role.SUBJECT, filled=replace(case.subject.resolved, batch_invariant=False))
+    other = make_step(1, 2).bits + 1
+    # A hit rounds otherwise than a cold pass.
+    case = edit_step(case, Role.SUBJECT, Phase.POPULATE, 1, 2, bits=other)
+    assert judged(case)[:2] == (Outcome.PASS, [])
+    wrong = edit_step(case, Role.SUBJECT, Phase.OWN_RESTORE, 1, 2, bits=other)
+    assert judged(wrong)[:2] == (Outcome.FAIL, [FindingKind.LOGPROBS])
+    # Fewer hits make other batches.
+    fewer = edit_prompt(wrong, Role.SUBJECT, Phase.OWN_RESTORE, 1, cached_tokens=BLOCK)
+    assert judged(fewer)[:2] == (Outcome.VACUOUS, [FindingKind.EXTERNAL_HITS])
+
+
+def test_the_filling_engine_must_get_its_own_kv_back_into_other_blocks():
+    case = shared_case(Rule.MUST_NOT_HIT)
+    stored = case.subject.phase(Phase.POPULATE).prompts[1].blocks
+    outcome, kinds, verdict = judged(edit_prompt(case, Role.SUBJECT, Phase.OWN_RESTORE, 1, blocks=stored))
+    assert (outcome, kinds) == (Outcome.VACUOUS, [FindingKind.SAME_BLOCKS])
+    assert verdict.findings[0].place == "subject own_restore, prompt 1"
+    # The reading engine has blocks of its own, with the same numbers.
+    for rule, hits in ((Rule.MUST_NOT_HIT, 0), (Rule.MAY_HIT, FULL), (Rule.MUST_HIT, FULL)):
+        other = shared_case(rule, hits=hits)
+        assert judged(edit_prompt(other, Role.SUBJECT, Phase.RESTORE, 1, blocks=stored))[:2] == (Outcome.PASS, [])
+    unknown = judged(edit_prompt(case, Role.SUBJECT, Phase.POPULATE, 1, blocks=()))
+    assert unknown[:2] == (Outcome.VACUOUS, [FindingKind.SAME_BLOCKS])
+
+
+@pytest.mark.parametrize("hits", [0, HIT])
+def test_bytes_beyond_what_the_reading_engine_was_promised_fail_whatever_the_rule_allows(hits):
+    """A token has 64 bytes: 2 layers, 2 head slots, 8 elements of 2 bytes."""
+    case = shared_case(Rule.MAY_HIT, hits=hits)
+    assert judged(edit(case, Role.SUBJECT, Phase.RESTORE, loaded_bytes=64 * hits or 0))[:2] == (Outcome.PASS, [])
+    outcome, kinds, verdict = judged(edit(case, Role.SUBJECT, Phase.RESTORE, loaded_bytes=64 * hits + 1))
+    assert (outcome, kinds) == (Outcome.FAIL, [FindingKind.OVERRUN])
+    assert (verdict.findings[0].left, verdict.findings[0].size) == (f"{64 * hits} bytes", "+1 bytes")
+    forbidden = edit(shared_case(Rule.MUST_NOT_HIT), Role.SUBJECT, Phase.RESTORE, loaded_bytes=1)
+    assert judged(forbidden)[:2] == (Outcome.FAIL, [FindingKind.OVERRUN])
+
+
+def test_a_prompt_that_the_filling_engine_did_not_get_back_lacks_external_hits():
+    case = edit_prompt(shared_case(Rule.MAY_HIT), Role.SUBJECT, Phase.OWN_RESTORE, 0, cached_tokens=BLOCK)
+    assert judged(case)[:2] == (Outcome.VACUOUS, [FindingKind.EXTERNAL_HITS])
+
+
+@pytest.mark.parametrize("empty", ["", "AAAAAAAAAAA="])
+def test_blocks_of_a_fill_that_nobody_looked_at_are_missing(empty):
+    case = shared_case(Rule.MAY_HIT)
+    for phase in (Phase.POPULATE, Phase.OWN_RESTORE):
+        case = edit_prompt(case, Role.SUBJECT, phase, 1, kv=(digest_block(1, 0), empty))
+    assert judged(case)[:2] == (Outcome.VACUOUS, [FindingKind.DIGESTS_MISSING])
+
+
 def test_a_folder_without_a_file_in_it_holds_nothing():
     case = shared_case(Rule.MUST_NOT_HIT)
     subject = replace(case.legs["subject-leg"], kv_transfer_config={"kv_connector_extra_config": {"path": "{folder}"}})
@@ -169,6 +244,67 @@ def test_oracle_and_reading_engine_must_have_loaded_the_same():
     assert verdict.findings[0].message == "weights is w9 in the oracle and w0 in the subject"
 
 
+@pytest.mark.parametrize("settings", [{}, {"weights": ""}])
+def test_a_setting_that_an_engine_does_not_tell_is_no_difference_taken(settings):
+    case = shared_case(Rule.MUST_NOT_HIT)
+    silent = side(case, Role.SUBJECT, filled=replace(case.subject.filled, settings={**case.subject.resolved.settings}))
+    silent.subject.filled.settings.pop("weights")
+    silent.subject.filled.settings.update(settings)
+    outcome, kinds, verdict = judged(silent)
+    assert (outcome, kinds) == (Outcome.VACUOUS, [FindingKind.DIFFERENCE_NOT_TAKEN])
+    assert verdict.findings[0].message == (
+        "weights was to differ, but weights was unknown in the engine that filled the store and is w0 in the one that"
+        " reads it"
+    )
+    # The same of the reading engine, whose oracle is as silent.
+    kept = silent.subject.filled.settings
+    for role in Role:
+        case = resolve(case, role, settings=kept)
+    outcome, kinds, verdict = judged(case)
+    assert (outcome, kinds) == (Outcome.VACUOUS, [FindingKind.DIFFERENCE_NOT_TAKEN])
+    assert (verdict.findings[0].left, verdict.findings[0].right) == ("another", "unknown")
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("name", ["weights", "model dtype", "kv cache dtype"])
+def test_what_only_one_of_oracle_and_reading_engine_tells_is_not_the_same(role, name):
+    assert judged(clean())[0] is Outcome.PASS
+    outcome, kinds, verdict = judged(resolve(clean(), role, settings={name: "x"}))
+    assert (outcome, kinds) == (Outcome.VACUOUS, [FindingKind.LEGS_RESOLVED_DIFFERENTLY])
+    left, right = ("x", "unknown") if role is Role.ORACLE else ("unknown", "x")
+    assert verdict.findings[0].message == f"{name} is {left} in the oracle and {right} in the subject"
+
+
+@pytest.mark.parametrize("dtype", ["auto", "half", "bfloat16"])
+def test_what_both_engines_are_told_alike_needs_no_name_of_the_workers(dtype):
+    """vLLM takes several names of one dtype; its worker reports what came of them."""
+    case = shared_case(Rule.MAY_HIT, ("revision",))
+    leg = case.legs["subject-leg"]
+    leg = replace(leg, engine={**leg.engine, "dtype": dtype})
+    leg = replace(leg, filling=Filling(engine={**leg.engine, "revision": "another"}))
+    case = replace(case, legs={**case.legs, "subject-leg": leg})
+    assert judged(case)[:2] == (Outcome.PASS, [])
+    leg = replace(leg, filling=Filling(engine={**leg.engine, "revision": "filled"}))
+    outcome, kinds, verdict = judged(replace(case, legs={**case.legs, "subject-leg": leg}))
+    assert (outcome, kinds) == (Outcome.VACUOUS, [FindingKind.DIFFERENCE_NOT_TAKEN])
+    assert verdict.findings[0].message == "the store was to be filled with revision filled, the worker used another"
+
+
+def test_strides_of_a_dimension_of_size_one_are_no_difference():
+    """One head slot: H and L may swap places, and nothing lies elsewhere."""
+    case = edit(shared_case(Rule.MAY_HIT), Role.SUBJECT, Phase.OWN_RESTORE, loaded_bytes=512)
+    shape = (50, 1, BLOCK, 8)
+    outer, inner = (1600, 32, 1600, 8, 1), (1600, 32, 8, 8, 1)
+    for role in Role:
+        case = resolve(case, role, shape=shape, strides=outer)
+    filled = replace(case.subject.filled, shape=shape, strides=inner)
+    assert judged(side(case, Role.SUBJECT, filled=filled))[:2] == (Outcome.PASS, [])
+    moved = replace(filled, strides=(32, 64, 8, 8, 1))
+    outcome, kinds, verdict = judged(side(case, Role.SUBJECT, filled=moved))
+    assert (outcome, kinds) == (Outcome.VACUOUS, [FindingKind.DIFFERENCE_NOT_TAKEN])
+    assert "strides was BLNC and then LBNC" in verdict.findings[0].message
+
+
 def test_what_requests_carry_is_a_setting_of_their_engine():
     case = shared_case(Rule.MUST_NOT_HIT, shows=("request cache_salt",))
     assert judged(case)[:2] == (Outcome.VACUOUS, [FindingKind.DIFFERENCE_NOT_TAKEN])
@@ -184,7 +320,7 @@ def test_kv_that_must_be_another_one_must_give_other_answers():
     outcome, kinds, verdict = judged(case)
     assert (outcome, kinds) == (Outcome.VACUOUS, [FindingKind.DIFFERENCE_NOT_TAKEN])
     assert "answered bitwise as the reading one recomputes" in verdict.findings[0].message
-    for phase in (Phase.POPULATE, Phase.LOCAL_HIT):
+    for phase in (Phase.POPULATE, Phase.LOCAL_HIT, Phase.OWN_RESTORE):
         case = edit_step(case, Role.SUBJECT, phase, 0, 1, token=77)
     assert judged(case)[:2] == (Outcome.PASS, [])
 
