@@ -176,7 +176,7 @@ CONTROLS: tuple[Control, ...] = (
             also=(Kind.LOCAL_HITS, Kind.EXTERNAL_HITS, Kind.DIGESTS_MISSING)),
     _engine("answers_cut_short", Kind.NOTHING_COMPARED, roles=BOTH),
     _engine("logprobs_missing", Kind.LOGPROBS_MISSING, roles=BOTH),
-    _engine("block_tables_unknown", Kind.DIGESTS_MISSING),
+    _engine("block_tables_unknown", Kind.DIGESTS_MISSING, must=(Kind.SAME_BLOCKS,)),
     # Two engines: what goes from one to the other. Prompts that were never populated are not in the first one's cache.
     _engine("other_prompts_handed_over", Kind.KV_DIGESTS, connector=PAIR, must=(Kind.LOGPROBS, Kind.LOCAL_HITS),
             also=VALUES),
