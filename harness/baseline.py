@@ -258,6 +258,8 @@ def change_of(base: Outcome, run: Outcome) -> Change:
 
 def _versions(base: pd.DataFrame, run: pd.DataFrame) -> Iterator[str]:
     for column in MAY_DIFFER:
-        old, new = (", ".join(sorted(frame[column].dropna().unique())) for frame in (base, run))
+        # A run of no cell does not have it.
+        values = (frame[column].dropna().unique() if column in frame else () for frame in (base, run))
+        old, new = (", ".join(sorted(one)) for one in values)
         if old != new:
             yield f"{column} {old or 'none'} -> {new or 'none'}"

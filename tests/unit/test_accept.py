@@ -11,6 +11,7 @@ import pytest
 
 from harness.accepted import against_reference
 from harness.asked import Asked
+from harness.baseline import MAY_DIFFER
 from harness.errors import UsageError
 from harness.frame.read import read_frame
 from harness.plan import select
@@ -116,6 +117,10 @@ def test_a_run_of_other_cells_alone_is_told_nothing(quick):
     assert against_reference(frame, REFERENCE, "fake engine", asked) is None
     # One that was asked for everything has lost both cells.
     assert len(against_reference(frame, REFERENCE, "fake engine").rows) == 2
+    # So has one that ran no cell at all; one that was asked for none has lost none.
+    none = frame.head(0).drop(columns=list(MAY_DIFFER))
+    assert len(against_reference(none, REFERENCE, "fake engine").rows) == 2
+    assert against_reference(none, REFERENCE, "fake engine", asked) is None
 
 
 def test_without_an_accepted_run_nothing_is_said_and_a_damaged_one_is(quick):
