@@ -96,7 +96,10 @@ def header(run: RunView) -> str:
 
 
 def counts(run: RunView) -> str:
-    """``36 cells: 17 pass, 19 expected in 512 s, peak memory 6.1 GiB``; worst last, each outcome a word of its own."""
+    """``36 cells: 17 pass, 19 expected in 512 s, peak memory 6.1 GiB``; worst last, each outcome a word of its own.
+
+    Says too how many cells needed a second start of a leg, which the machine had failed.
+    """
     found = Counter(verdict.verdict for verdict in run.verdicts)
     words = [f"{found[outcome]} {outcome}" for outcome in OUTCOME_ORDER if found[outcome]]
     missing = len(run.plan.cells) - len(run.verdicts)
@@ -104,7 +107,9 @@ def counts(run: RunView) -> str:
         words.append(f"{missing} not run")
     peak = run.versions.get("peak_gib")
     memory = f", peak memory {peak} GiB" if peak else ""
-    return f"{_count(len(run.plan.cells), 'cell')}: {', '.join(words) or 'none'} in {run.seconds:.0f} s{memory}"
+    twice = int((run.frame["attempts"] > 1).sum())
+    again = f"; {_count(twice, 'cell')} with a leg that was started twice, its device busy or memory short" if twice else ""
+    return f"{_count(len(run.plan.cells), 'cell')}: {', '.join(words) or 'none'} in {run.seconds:.0f} s{memory}{again}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -28,6 +28,7 @@ from tests.unit.handmade import (
     edit,
     edit_prompt,
     make_step,
+    side,
     unit,
 )
 
@@ -103,6 +104,15 @@ def test_header_and_counts_of_a_green_run():
         " results/20261130T0412Z-9f3c21aa"
     )
     assert counts(run) == "2 cells: 2 pass in 61 s"
+
+
+def test_a_leg_that_was_started_twice_is_said_beside_the_counts():
+    """It passed at the second start: what the machine failed, and a store that fails now and then, look alike."""
+    first, second = cases()[:2]
+    run = make_run([side(first, Role.SUBJECT, attempts=2), second])
+    assert counts(run) == (
+        "2 cells: 2 pass in 61 s; 1 cell with a leg that was started twice, its device busy or memory short"
+    )
 
 
 def test_each_scenario_has_its_tables():
