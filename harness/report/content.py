@@ -108,8 +108,9 @@ def counts(run: RunView) -> str:
     peak = run.versions.get("peak_gib")
     memory = f", peak memory {peak} GiB" if peak else ""
     twice = int((run.frame["attempts"] > 1).sum())
-    again = f"; {_count(twice, 'cell')} with a leg that was started twice, its device busy or memory short" if twice else ""
-    return f"{_count(len(run.plan.cells), 'cell')}: {', '.join(words) or 'none'} in {run.seconds:.0f} s{memory}{again}"
+    if twice:
+        memory += f"; {_count(twice, 'cell')} with a leg that was started twice, its device busy or memory short"
+    return f"{_count(len(run.plan.cells), 'cell')}: {', '.join(words) or 'none'} in {run.seconds:.0f} s{memory}"
 
 
 def _count(number: int, noun: str) -> str:
