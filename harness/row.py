@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.axes import FURTHER_AXES
+from harness.compare.pair import Pair
 from harness.records import (
     Cell,
     Leg,
@@ -26,6 +27,8 @@ COLUMNS: Mapping[str, str] = {
     # Further axes, missing where the scenario does not have them.
     **dict.fromkeys(FURTHER_AXES, "string"),
     "reference": "string",
+    # The phase that it was held against: another one where a store that somebody else filled gave nothing.
+    "held_against": "string",
     # False where the connector gives nothing back by design: a pass then says what merely having it changes.
     "restores": "boolean",
     # What a pass speaks of: ``unit`` is a store's planner and worker, with no engine around it.
@@ -118,6 +121,7 @@ def row_of(
         "batch_invariant": cell.batch_invariant,
         **{name: str(cell.axes[name]) if name in cell.axes else None for name in FURTHER_AXES},
         "reference": cell.reference.value,
+        "held_against": Pair(cell=cell, legs=legs, oracle=oracle, subject=subject).reference_phase.value,
         "restores": cell.restores,
         # Of the oracle, which is asked the same and never unavailable.
         "level": legs[cell.oracle].level,

@@ -18,6 +18,7 @@ from harness.records import (
     PromptResult,
     Reference,
     Role,
+    Rule,
 )
 
 #: The outcome that each kind of finding leads to; a cell's outcome is the worst of its findings'.
@@ -138,6 +139,38 @@ class Pair:
         """
         unequal = self.hits_in(Phase.RESTORE) != self.hits_in(Phase.RESTORE_AGAIN)
         return self.cell.sharing is None or self.cell.batch_invariant or not unequal
+
+    def references(self) -> dict[tuple[Role, Phase], tuple[Role, Phase]]:
+        """(role, phase) -> what its answers are held against; those that are held against nothing have no entry.
+
+        The restore has its reference, a phase that must repeat another one that, what the subject computes itself the
+        oracle's phase that did the same work: not where another configuration computed it, nor where other hits made
+        other batches of it. What an engine gets back of a store that it filled is held against its own answers.
+        """
+        held = {
+            (Role.ORACLE, Phase.RECOMPUTE_AGAIN): (Role.ORACLE, Phase.RECOMPUTE),
+            (Role.SUBJECT, Phase.RESTORE): (Role.ORACLE, self.reference_phase),
+            (Role.SUBJECT, Phase.RESTORE_AGAIN):
+                (Role.SUBJECT, Phase.RESTORE) if self.repeats else (Role.ORACLE, Phase.LOCAL_HIT),
+        }
+        if self.cell.sharing is None or self.cell.sharing.rule is Rule.MUST_HIT:
+            for phase, other in ((Phase.POPULATE, Phase.RECOMPUTE), (Phase.LOCAL_HIT, Phase.LOCAL_HIT)):
+                if self._hits(Role.SUBJECT, phase) == self._hits(Role.ORACLE, other):
+                    held[Role.SUBJECT, phase] = Role.ORACLE, other
+        if self.cell.sharing is not None:
+            fill = Phase.POPULATE if self.subject_leg.filler.batch_invariant else Phase.LOCAL_HIT
+            # Whichever cache a hit is in, as many tokens are left to compute.
+            cached = [self._hits(Role.SUBJECT, phase)[-1:] for phase in (fill, Phase.OWN_RESTORE)]
+            if fill is Phase.POPULATE or cached[0] == cached[1]:
+                held[Role.SUBJECT, Phase.OWN_RESTORE] = Role.SUBJECT, fill
+        return held
+
+    def _hits(self, role: Role, phase: Phase) -> tuple[object, ...]:
+        """Hit tokens of a phase: local, external, and those of each prompt; empty when it did not run."""
+        record = self.record(role, phase)
+        if record is None:
+            return ()
+        return record.local_tokens, record.external_tokens, {one.index: one.cached_tokens for one in record.prompts}
 
 
 def matched(

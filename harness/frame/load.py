@@ -44,7 +44,8 @@ class LoadedRun:
         layout, backend, batch_invariant, block_size: asked for; block size in tokens.
         connector, prompt_set, restore, differs, seed, transfer, load, fault: further axes, missing where the scenario
             does not have them.
-        reference: what the restore is compared with, ``recompute`` or ``local_hit``.
+        reference: what the restore is to be compared with, ``recompute`` or ``local_hit``.
+        held_against: what it was compared with: ``recompute``, too, where another configuration's store gave nothing.
         restores: False where the connector gives nothing back by design.
         level: ``engine``, or ``unit`` for a store's planner and worker without one.
         sharing: of a store that another configuration filled: what it may give, and what it gave.

@@ -11,7 +11,7 @@ import pandas as pd
 from harness.bits import from_bits
 from harness.compare.pair import Pair, matched
 from harness.compare.steps import compare_step
-from harness.records import ROLE_PHASES, Cell, Observation, Phase, Plan, PromptResult, Role
+from harness.records import Observation, Plan, PromptResult, Role
 
 #: Column -> nullable pandas type, in the order of ``steps.csv``.
 STEP_COLUMNS: Mapping[str, str] = {
@@ -33,21 +33,6 @@ STEP_COLUMNS: Mapping[str, str] = {
 }
 
 
-def references(cell: Cell) -> dict[tuple[Role, Phase], tuple[Role, Phase]]:
-    """(role, phase) -> what its answers are held against; the phases that are held against nothing have no entry.
-
-    The restore has the cell's reference, a repeated phase its first time (A/A control), what the subject computes
-    itself the oracle's phase that did the same work.
-    """
-    return {
-        (Role.ORACLE, Phase.RECOMPUTE_AGAIN): (Role.ORACLE, Phase.RECOMPUTE),
-        (Role.SUBJECT, Phase.POPULATE): (Role.ORACLE, Phase.RECOMPUTE),
-        (Role.SUBJECT, Phase.LOCAL_HIT): (Role.ORACLE, Phase.LOCAL_HIT),
-        (Role.SUBJECT, Phase.RESTORE): (Role.ORACLE, Phase(cell.reference.value)),
-        (Role.SUBJECT, Phase.RESTORE_AGAIN): (Role.SUBJECT, Phase.RESTORE),
-    }
-
-
 def to_steps(plan: Plan, observations: Mapping[str, Observation]) -> pd.DataFrame:
     """One row per cell, role, phase, prompt and generated token, for every leg that answered.
 
@@ -65,9 +50,9 @@ def to_steps(plan: Plan, observations: Mapping[str, Observation]) -> pd.DataFram
 
 
 def _rows(pair: Pair) -> Iterator[tuple[Any, ...]]:
-    against = references(pair.cell)
+    against = pair.references()
     for role in Role:
-        for phase in ROLE_PHASES[role]:
+        for phase in pair.cell.phases_of(role):
             record = pair.record(role, phase)
             if record is None:
                 continue

@@ -11,7 +11,6 @@ from harness.bits import from_bits
 from harness.compare.control import CONTROLS
 from harness.compare.pair import Pair, matched
 from harness.compare.steps import compare_step, compare_steps
-from harness.frame.steps import references
 from harness.records import Finding, FindingKind, Phase, PromptResult, Role, Step
 
 #: Prompts shown per pair of phases, and rows of a prompt's table, at most.
@@ -104,19 +103,24 @@ def comparisons(pair: Pair, findings: tuple[Finding, ...]) -> Iterator[Compariso
 
 
 def _sides(pair: Pair, findings: tuple[Finding, ...]):
-    against = references(pair.cell)
+    against = pair.references()
     controls = {kind: ((role, once), (role, again)) for role, (kind, once, again) in CONTROLS.items()}
     for one in findings:
         if one.kind in controls:
             yield controls[one.kind]
         elif one.kind in (FindingKind.TOKENS, FindingKind.LOGPROBS):
-            role, _, phase = one.place.split(",")[0].partition(" ")
-            try:
-                right = Role(role), Phase(phase)
-            except ValueError:
-                continue
+            right = side_of(one)
             if right in against:
                 yield against[right], right
+
+
+def side_of(finding: Finding) -> tuple[Role, Phase] | None:
+    """The leg and the phase that the finding's place names; None where it names none."""
+    role, _, phase = finding.place.split(",")[0].partition(" ")
+    try:
+        return Role(role), Phase(phase)
+    except ValueError:
+        return None
 
 
 def _divergence(left: PromptResult, right: PromptResult) -> Divergence:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.hits import shared_hits
 from harness.prompt_sets import make_pass
-from harness.records import Phase, PromptSpec, Role, Rule, Sharing
+from harness.records import Phase, PromptSpec, Reference, Role, Rule, Sharing
 from tests.unit.handmade import (
     BLOCK,
     HIT,
@@ -19,6 +19,7 @@ from tests.unit.handmade import (
     make_phase,
     make_resolved,
     resolve,
+    resolve_both,
     side,
 )
 
@@ -53,3 +54,11 @@ def given(case: Case, phase: Phase, tokens: int) -> Case:
     for index in range(PROMPTS):
         case = edit_prompt(case, Role.SUBJECT, phase, index, cached_tokens=tokens // PROMPTS)
     return case
+
+
+def not_invariant(case: Case) -> Case:
+    """The case where kernels are not batch invariant, so that a hit is held against the oracle's local hit."""
+    cell = replace(case.cell, axes={**case.cell.axes, "batch_invariant": False}, reference=Reference.LOCAL_HIT)
+    legs = {name: replace(leg, batch_invariant=False) for name, leg in case.legs.items()}
+    case = resolve_both(replace(case, cell=cell, legs=legs), batch_invariant=False)
+    return side(case, Role.SUBJECT, filled=replace(case.subject.filled, batch_invariant=False))

@@ -141,6 +141,13 @@ def test_every_reason_not_to_compare(column, value, reason):
     assert found["one"] == found["three"] == (Change.SAME, "")
 
 
+def test_a_hit_that_was_none_before_is_no_reason_not_to_compare():
+    """What a shared store's cell is held against follows from what the store gave: that is the answer, no question."""
+    run = frame_of(two="fail")
+    run.loc[1, "held_against"] = "local_hit"
+    assert changes(frame_of(), run)["two"][0] is Change.NEWLY_FAILING
+
+
 def test_where_nothing_is_comparable_nothing_was_shown():
     comparison = compare(frame_of(), frame_of(platform="rocm"))
     assert comparison.compared == 0 and comparison.exit_code is ExitCode.AMBER

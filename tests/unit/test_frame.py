@@ -26,9 +26,11 @@ from harness.records import (
     Plan,
     Reference,
     Role,
+    Rule,
     Verdict,
 )
-from tests.unit.handmade import RESTORED, clean, dead, edit_step, verdict_of
+from tests.unit.handmade import RESTORED, clean, dead, edit_step, make_step, verdict_of
+from tests.unit.handmade_sharing import FULL, given, not_invariant, shared_case
 
 REJECTED = Expectation(when={}, outcome=Outcome.REJECTED)
 
@@ -52,6 +54,7 @@ def test_a_row_has_every_column_by_value():
     assert row == {
         "scenario": "matrix", "cell": "LBHNC-REFERENCE-bi1", "layout": "LBHNC", "backend": "REFERENCE",
         "batch_invariant": True, "restores": True, "level": "engine", "reference": "recompute",
+        "held_against": "recompute",
         "outcome": "pass", "verdict": "pass", "expected_outcome": "pass",
         "findings": "", "message": "", "external_tokens": 16, "expected_external_tokens": 16, "local_tokens": 0,
         "prompts_compared": 2, "tokens_compared": 6,
@@ -184,6 +187,29 @@ def test_steps_are_a_row_per_token_of_every_phase_beside_its_reference():
         "populate": ["oracle recompute"], "restore": ["oracle recompute"], "restore_again": ["subject restore"],
     }
     assert rows_of(steps_of(clean(reference=Reference.LOCAL_HIT)), "restore", 0)[0]["reference"] == "oracle local_hit"
+
+
+def test_steps_and_row_of_a_shared_store_name_what_the_judge_compared():
+    case = not_invariant(shared_case(Rule.MUST_NOT_HIT))
+    # A hit rounds otherwise than a recompute, and the filling engine's answers are another configuration's.
+    other = make_step(1, 2).bits + 1
+    for role, phase in ((Role.ORACLE, Phase.LOCAL_HIT), (Role.SUBJECT, Phase.RESTORE_AGAIN)):
+        case = edit_step(case, role, phase, 1, 2, bits=other)
+    for phase in (Phase.POPULATE, Phase.LOCAL_HIT, Phase.OWN_RESTORE):
+        case = edit_step(case, Role.SUBJECT, phase, 0, 1, token=77)
+    assert verdict_of(case).outcome is Outcome.PASS
+    frame = steps_of(case)
+    assert len(frame) == 8 * 2 * 3
+    against = frame.groupby(["role", "phase"], sort=False)["reference"].unique().explode().dropna()
+    assert against.to_dict() == {
+        ("oracle", "recompute_again"): "oracle recompute", ("subject", "restore"): "oracle recompute",
+        ("subject", "own_restore"): "subject local_hit", ("subject", "restore_again"): "oracle local_hit",
+    }
+    assert set(frame["bitwise_equal"].dropna()) == {True}
+    assert len(rows_of(frame, "own_restore", 0)) == 3
+    row = frame_of(case).iloc[0]
+    assert row[["reference", "held_against"]].tolist() == ["local_hit", "recompute"]
+    assert frame_of(given(case, Phase.RESTORE, FULL)).iloc[0]["held_against"] == "local_hit"
 
 
 def test_steps_behind_the_first_other_token_are_compared_with_nothing():

@@ -15,7 +15,6 @@ from harness.records import (
     FindingKind,
     Outcome,
     Phase,
-    Reference,
     Role,
     Rule,
 )
@@ -35,7 +34,7 @@ from tests.unit.handmade import (
     resolve,
     side,
 )
-from tests.unit.handmade_sharing import FULL, given, shared_case
+from tests.unit.handmade_sharing import FULL, given, not_invariant, shared_case
 
 
 def judged(case: Case):
@@ -326,14 +325,7 @@ def test_kv_that_must_be_another_one_must_give_other_answers():
 
 
 def test_where_kernels_are_not_batch_invariant_each_restore_has_a_reference_of_its_own():
-    case = shared_case(Rule.MUST_NOT_HIT)
-    case = replace(case, cell=replace(
-        case.cell, axes={**case.cell.axes, "batch_invariant": False}, reference=Reference.LOCAL_HIT))
-    for role in Role:
-        resolved = getattr(case, role.value).resolved
-        case = side(case, role, resolved=replace(resolved, batch_invariant=False))
-    case = side(case, Role.SUBJECT, filled=replace(case.subject.filled, batch_invariant=False))
-    case = replace(case, legs={name: replace(leg, batch_invariant=False) for name, leg in case.legs.items()})
+    case = not_invariant(shared_case(Rule.MUST_NOT_HIT))
     other = make_step(1, 2).bits + 1
     # A hit rounds otherwise than a recompute: in the oracle, and in the restore that hits what the first one stored.
     case = edit_step(case, Role.ORACLE, Phase.LOCAL_HIT, 1, 2, bits=other)
