@@ -127,7 +127,7 @@ def _tables(frame: pd.DataFrame):
                 table = pivot(part, index=_rows(part), columns=_headings(part))
                 if table.columns.nlevels > 1:
                     table.columns = [" ".join(filter(None, names)) for names in table.columns]
-                against = " or ".join(sorted(part["reference"].unique()))
+                against = " or ".join(sorted(part["held_against"].unique()))
                 whose = f" ({scenario})" if several else ""
                 alone = NO_ENGINE if set(part["level"]) == {"unit"} else ""
                 yield f"batch invariance {'on' if flag else 'off'}, against {against}{alone}{whose}", table
@@ -166,7 +166,7 @@ def _evidence(row: Mapping[str, Any], alone: bool) -> tuple[str, ...]:
 
 def _reference(row: Mapping[str, Any]) -> str:
     """What a pass was compared with, and what it means where it is not that KV was restored."""
-    words = row["reference"] + ("" if row["restores"] else ", nothing restored")
+    words = row["held_against"] + ("" if row["restores"] else ", nothing restored")
     words += "" if pd.isna(row["sharing"]) else f"; {row['sharing']}"
     return words + (NO_ENGINE if row["level"] == "unit" else "")
 

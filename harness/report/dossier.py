@@ -14,10 +14,18 @@ from harness.records import Cell, Ending, Finding, FindingKind, Leg, Observation
 from harness.report import RunView
 from harness.report.content import clip
 from harness.report.divergence import Comparison, comparisons
-from harness.report.hints import HINTS, SENTENCES
+from harness.report.hints import HINTS
 from harness.report.marks import MARKS, NOT_RUN, Mark
 from harness.report.picture import PARTLY, UNKNOWN, WHOLLY, Damage, find_damage, outline
-from harness.report.story import TOLD, command_of, evidence_of, main_finding, settings_of, trace_lines
+from harness.report.story import (
+    TOLD,
+    command_of,
+    evidence_of,
+    main_finding,
+    sentence_of,
+    settings_of,
+    trace_lines,
+)
 from harness.report.truth import agreement_row
 
 #: Lines of a log and of a traceback, and the bytes from a log's end that are looked at.
@@ -108,7 +116,7 @@ def dossier_of(run: RunView, cell: Cell, verdict: Verdict | None, word: str, anc
     ]
     return Dossier(
         anchor=anchor, cell=cell, mark=MARKS[verdict.verdict.value], word=word, command=command_of(cell),
-        sentence=SENTENCES[main.kind].format(reference=cell.reference) if main else _passed(verdict, pair),
+        sentence=sentence_of(main, pair) if main else _passed(verdict, pair),
         findings=tuple(map(_finding, verdict.findings[:MOST_FINDINGS])),
         more_findings=max(0, len(verdict.findings) - MOST_FINDINGS),
         comparisons=tuple(comparisons(pair, verdict.findings)),

@@ -25,6 +25,7 @@ from harness.records import (
     Verdict,
 )
 from harness.report import RunView
+from harness.report.divergence import side_of
 from harness.report.hints import HINTS, SENTENCES
 from harness.report.picture import draw
 from harness.row import sharing_words
@@ -77,7 +78,7 @@ def tell(run: RunView, verdict: Verdict, pair: Pair) -> Story:
     return Story(
         name=cell.name,
         word=outcome_word(verdict.outcome, verdict.verdict),
-        sentence=SENTENCES[main.kind].format(reference=cell.reference) if main else "no finding",
+        sentence=sentence_of(main, pair) if main else "no finding",
         settings=tuple(settings_of(pair)),
         findings=tuple(_finding_lines([one for one in findings if one.kind is not FindingKind.KV_DIGESTS])),
         evidence=evidence_of(pair, verdict),
@@ -88,6 +89,12 @@ def tell(run: RunView, verdict: Verdict, pair: Pair) -> Story:
         next_steps=tuple(HINTS[kind] for kind in kinds),
         reproduce=command_of(cell),
     )
+
+
+def sentence_of(finding: Finding, pair: Pair) -> str:
+    """What the finding says of the cell, with the phase that its side is held against."""
+    _, reference = pair.references().get(side_of(finding), (Role.ORACLE, pair.reference_phase))
+    return SENTENCES[finding.kind].format(reference=reference)
 
 
 def command_of(cell: Cell) -> str:
@@ -203,7 +210,12 @@ def evidence_of(pair: Pair, verdict: Verdict) -> str:
 
 def _control(pair: Pair) -> str:
     phases = ((Role.ORACLE, Phase.RECOMPUTE_AGAIN), (Role.SUBJECT, Phase.RESTORE_AGAIN))
-    return "equal" if all(pair.record(*one) for one in phases) else "not run"
+    if not all(pair.record(*one) for one in phases):
+        return "not run"
+    if pair.repeats:
+        return "equal"
+    other, phase = pair.references()[Role.SUBJECT, Phase.RESTORE_AGAIN]
+    return f"equal for the oracle; the second restore is held against {other} {phase}"
 
 
 def _logs(run: RunView, pair: Pair):
