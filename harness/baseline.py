@@ -128,8 +128,10 @@ def load(path: Path) -> Loaded:
         frame, gaps = None, (*run.gaps, f"frame.csv is not whole: {error}")
     else:
         gaps = run.gaps
-        if run.plan.cells and len(frame) < len(run.judged):
-            frame, gaps = None, (*gaps, f"frame.csv has {len(frame)} of {len(run.judged)} cells")
+        # Counted and not judged: judging a whole run takes longer than all the rest.
+        answered = len(run.plan.cells) - len(run.unanswered)
+        if len(frame) < answered:
+            frame, gaps = None, (*gaps, f"frame.csv has {len(frame)} of {answered} cells")
     if frame is None:
         if not run.judged:
             raise UsageError(f"{path}: no cell of this run has a result; nothing can be compared ({'; '.join(gaps)})")

@@ -140,6 +140,19 @@ def test_a_frame_with_fewer_rows_than_cells_is_not_believed(stored, quick):
     assert code == 0 and "2 cells: 2 same" in text and "frame.csv has 1 of 2 cells" in text
 
 
+def test_a_whole_frame_is_compared_without_judging_anything(stored, quick, monkeypatch):
+    cut = damaged(stored, "cut")
+    leg_of(cut, CELLS[1], "oracle").unlink()
+    rows = (cut / "frame.csv").read_text().splitlines(keepends=True)
+    (cut / "frame.csv").write_text("".join(rows[:-1]))
+    monkeypatch.setattr("harness.stored.judge", lambda *_: pytest.fail("judged"))
+    assert quick.verb("compare", "whole", "whole")[1].endswith("2 cells: 2 same\n")
+    # As many rows as there are cells with a result: the frame is whole although the run is not.
+    code, text = quick.verb("compare", "whole", "cut")
+    assert code == 10 and text.endswith("2 cells: 1 newly without a claim, 1 same\n")
+    assert "frame.csv has" not in text
+
+
 def test_a_folder_with_a_frame_alone_is_compared_but_not_judged(stored, quick):
     (stored.parent / "accepted").mkdir()
     shutil.copy(stored / "frame.csv", stored.parent / "accepted")
