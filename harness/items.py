@@ -6,7 +6,7 @@ An item's user properties travel through pytest-xdist and into JUnit: its verdic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from harness.records import GREEN, Cell, Verdict
 from harness.session import Run
 
 RUN = pytest.StashKey[Run]()
+#: The plan's cells by their file, made when the first file is collected.
+CELLS = pytest.StashKey[dict[Path, list[Cell]]]()
 
 #: Name of the user property that carries an item's verdict.
 VERDICT = "verdict"
@@ -27,10 +29,21 @@ class ScenarioFile(pytest.File):
     """One scenario file; its items are its cells."""
 
     def collect(self) -> Iterator[CellItem]:
-        root = self.config.rootpath
-        for cell in self.config.stash[RUN].plan.cells:
-            if (root / cell.path).resolve() == self.path.resolve():
-                yield CellItem.from_parent(self, name=cell.id, cell=cell)
+        if CELLS not in self.config.stash:
+            self.config.stash[CELLS] = cells_by_file(self.config.stash[RUN].plan.cells, self.config.rootpath)
+        for cell in self.config.stash[CELLS].get(self.path.resolve(), ()):
+            yield CellItem.from_parent(self, name=cell.id, cell=cell)
+
+
+def cells_by_file(cells: Iterable[Cell], root: Path) -> dict[Path, list[Cell]]:
+    """Scenario file -> its cells, in the plan's order; paths are resolved, each once."""
+    named: dict[str, list[Cell]] = {}
+    for cell in cells:
+        named.setdefault(cell.path, []).append(cell)
+    found: dict[Path, list[Cell]] = {}
+    for path, own in named.items():
+        found.setdefault((root / path).resolve(), []).extend(own)
+    return found
 
 
 class CellRed(Exception):
