@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness import wire
-from harness.asked import of_facts
 from harness.errors import ExitCode, UsageError
 from harness.stored import listed, read_facts
 
@@ -110,10 +109,11 @@ def base_of(run: Path, good: Path) -> Path | None:
 
 def lost_cells(run: Path, base: Path) -> tuple[str, ...]:
     """Cells that the night was asked for as its base was, and has not."""
-    from harness import accepted
-    from harness.frame.read import read_frame
+    from harness import accepted, baseline
 
-    return accepted.lost_cells(base, read_frame(run / "frame.csv"), of_facts(read_facts(run)[0]))
+    # Read as `compare` does: a cell that was asked for by name and has no result is lost, too.
+    loaded = baseline.load(run)
+    return accepted.lost_cells(base, loaded.frame, loaded.asked)
 
 
 def deciding(steps: Sequence[Step], *, lost: bool = False) -> list[int]:

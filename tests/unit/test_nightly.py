@@ -16,8 +16,9 @@ from harness import nightly
 from harness.cli import main
 from harness.errors import ExitCode
 from harness.nightly import Step, base_of, keep_good, summary, tell, worst
+from harness.plan import select
 from tests.quick import Quick
-from tests.small import SECOND, SMALL, VACUOUS, VALUES
+from tests.small import FIRST, SECOND, SMALL, VACUOUS, VALUES
 
 ROOT = Path(__file__).parents[2]
 GITHUB, BUILDKITE = ROOT / ".github" / "workflows" / "nightly.yml", ROOT / ".buildkite" / "pipeline.yml"
@@ -97,6 +98,20 @@ def test_a_green_night_that_lost_a_cell_is_amber_until_somebody_says_so(night):
         assert f"| {SECOND} | pass | none | not in the run any more |" in text
         assert f"\nGone since good: {SECOND}. If that is meant, remove that folder.\n" in text
         assert Path("good/frame.csv").read_text() == before
+
+
+def test_a_cell_that_the_night_was_asked_for_by_name_and_has_no_result_of_is_lost(quick):
+    """Others of its scenario need not be there; that one had to run."""
+    keep_good(quick.run("base"), Path("good"))
+    run = quick.of_plan("run", quick.plan(), only_cells="2 of 9 cells")
+    assert nightly.lost_cells(run, Path("good")) == ()
+    oracle = next(cell.oracle for cell in quick.plan().cells if cell.name == SECOND)
+    (run / "legs" / f"{oracle}.json").unlink()
+    (run / "frame.csv").write_text("".join((run / "frame.csv").read_text().splitlines(keepends=True)[:-1]))
+    assert nightly.lost_cells(run, Path("good")) == (SECOND,)
+    # One that it was not asked for is not.
+    run = quick.of_plan("other", select(quick.plan(), [FIRST]), only_cells="1 of 2 cells")
+    assert nightly.lost_cells(run, Path("good")) == ()
 
 
 def test_a_fault_that_is_missed_makes_the_night_red(night):
