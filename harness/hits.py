@@ -153,22 +153,23 @@ def _handed(phase: Phase, way: Pass, prefill: Caches, late_loads: bool) -> Phase
     )
 
 
-def shared_hits(way: Pass, block_size: int, filled_block_size: int, rule: Rule) -> tuple[PhaseHits, ...]:
+def shared_hits(
+    way: Pass, block_size: int, filled_block_size: int, rule: Rule, *, leaves: int | None = None
+) -> tuple[PhaseHits, ...]:
     """What every phase must hit where a store is filled under one configuration and read under another.
 
     Args:
         way: unlike prompts.
         block_size, filled_block_size: tokens, of the reading engine and of the filling one.
         rule: what may come back. Whatever does not, the first restore computes and stores, so the second one hits all.
+        leaves: as for ``expected_hits``.
     """
     found = [one for one in expected_hits(way, block_size) if one.role is Role.ORACLE]
-    caches = Caches(filled_block_size, store=True)
+    caches = Caches(filled_block_size, store=True, leaves=leaves)
     for phase in SHARING_PHASES:
-        if phase is Phase.RESTORE and rule is Rule.MUST_NOT_HIT:
-            caches = Caches(block_size, store=True)
-        elif phase is Phase.RESTORE:
-            caches = Caches(block_size, store=True)
-            for prompt in way.prompts:
+        if phase is Phase.RESTORE:
+            caches = Caches(block_size, store=True, leaves=leaves)
+            for prompt in () if rule is Rule.MUST_NOT_HIT else way.prompts:
                 caches.keep(prompt)
         hits = _phase(Role.SUBJECT, phase, way, caches, late_loads=False, small_pool=False)
         limit = phase is Phase.RESTORE and rule is Rule.MAY_HIT

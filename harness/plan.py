@@ -239,6 +239,7 @@ def _cell(
             block_size,
             int(subject.filler.engine["block_size"]),
             difference.rule,
+            leaves=leaves(spec),
         ) if difference else expected_hits(
             make_pass(prompts, model.vocab_size, block_size),
             block_size,

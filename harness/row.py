@@ -198,7 +198,7 @@ def sharing_words(cell: Cell, subject: Observation | None) -> str | None:
     if cell.sharing is None:
         return None
     restore = subject.phase(Phase.RESTORE) if subject else None
-    full = cell.expected_blocks * cell.block_size
+    full = cell.full_external_tokens
     rule = cell.sharing.rule.replace("_", " ")
     if restore is None:
         return f"{rule}: not run"

@@ -62,7 +62,7 @@ def check_sharing(pair: Pair) -> Iterator[Finding]:
 
 def check_shared_hits(pair: Pair, sharing: Sharing, record: PhaseRecord, hits: PhaseHits) -> Iterator[Finding]:
     """Findings about what the first restore got: hits that must not be, or ones that nothing can be held against."""
-    place, full = f"subject {record.phase}", pair.cell.expected_blocks * pair.cell.block_size
+    place, full = f"subject {record.phase}", pair.cell.full_external_tokens
     local, got = record.local_tokens, record.external_tokens
     if sharing.rule is Rule.MUST_NOT_HIT and got:
         yield finding(
@@ -237,8 +237,7 @@ def _check_control(pair: Pair, digest: str) -> Iterator[Finding]:
     """An engine that differs in nothing must have found everything."""
     observation = pair.further.get(digest)
     record = observation.phase(Phase.RESTORE) if observation and observation.ending is Ending.OK else None
-    full = pair.cell.hits_of(Role.ORACLE, Phase.LOCAL_HIT)
-    wanted, got = sum(full.local) if full else 0, record.external_tokens if record else None
+    wanted, got = pair.cell.full_external_tokens, record.external_tokens if record else None
     if got != wanted:
         yield finding(
             FindingKind.EXTERNAL_HITS,

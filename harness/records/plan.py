@@ -138,6 +138,12 @@ class Cell:
         return sum(restore.external) if restore else 0
 
     @property
+    def full_external_tokens(self) -> int:
+        """External hit tokens of a restore that is given everything, whoever stored it, summed over the prompts."""
+        restore = self.hits_of(Role.SUBJECT, Phase.RESTORE_AGAIN)
+        return sum(restore.external) if restore else 0
+
+    @property
     def expected_blocks(self) -> int:
         """Blocks that each restore must have from the store, some by way of the local cache, summed over prompts."""
         restore = self.hits_of(*self.given_back)
@@ -158,7 +164,8 @@ class Cell:
         they were computed.
         """
         if self.sharing is not None:
-            return Role.ORACLE, Phase.LOCAL_HIT
+            # By then the reading engine has stored whatever it was not given.
+            return Role.SUBJECT, Phase.RESTORE_AGAIN
         return Role.SUBJECT, Phase.RESTORE if self.restores else Phase.LOCAL_HIT
 
     @property

@@ -134,6 +134,27 @@ def test_what_each_phase_must_hit():
     assert hits(Rule.MAY_HIT, filled=48)[0][2] == (48, 48)
 
 
+@pytest.mark.parametrize(("leaves", "most"), [(None, 64), (0, 80), (1, 79)])
+def test_a_store_that_gives_the_last_block_too_gives_it_to_another_engine(leaves, most):
+    way = make_pass(PromptSpec(count=2, prefix_tokens=64, tail_tokens=16), 1024, 16)
+    full, none, more = ((tokens, tokens) for tokens in (most, 0, most - 64))
+    for rule, first in ((Rule.MUST_HIT, full), (Rule.MUST_NOT_HIT, none), (Rule.MAY_HIT, full)):
+        found = {(one.role, one.phase): one for one in shared_hits(way, 16, 16, rule, leaves=leaves)}
+        external = [found[Role.SUBJECT, phase].external for phase in SHARING_PHASES]
+        assert external == [none, more, full, first, full]
+        assert found[Role.SUBJECT, Phase.LOCAL_HIT].local == found[Role.ORACLE, Phase.LOCAL_HIT].local == (64, 64)
+
+
+@pytest.mark.parametrize(("connector", "most"), [("example", 64), ("offloading_fs", 80), ("lmcache_mp", 79)])
+def test_a_plan_knows_what_a_connector_leaves(tmp_path, connector, most):
+    text = TEXT.replace("tail_tokens: 8", "tail_tokens: 16").replace("subject: example", f"subject: {connector}")
+    plan, _ = planned(tmp_path, "weights", text)
+    for cell in plan.cells:
+        assert cell.full_external_tokens == 2 * most
+        # The last block is compared where it comes back whole.
+        assert cell.expected_blocks == 2 * (most // 16)
+
+
 def test_two_engines_that_were_told_to_differ_are_no_crash():
     first = clean().subject
     second = replace(first, resolved=make_resolved(Role.SUBJECT, threads=2))

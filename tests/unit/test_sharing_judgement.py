@@ -9,12 +9,15 @@ import pandas as pd
 import pytest
 
 from harness.compare import judge
+from harness.hits import shared_hits
+from harness.prompt_sets import make_pass
 from harness.records import (
     Ending,
     Filling,
     FindingKind,
     Outcome,
     Phase,
+    PromptSpec,
     Role,
     Rule,
 )
@@ -23,6 +26,7 @@ from harness.row import sharing_words
 from tests.unit.handmade import (
     BLOCK,
     HIT,
+    PROMPTS,
     Case,
     clean,
     dead,
@@ -302,6 +306,38 @@ def test_strides_of_a_dimension_of_size_one_are_no_difference():
     outcome, kinds, verdict = judged(side(case, Role.SUBJECT, filled=moved))
     assert (outcome, kinds) == (Outcome.VACUOUS, [FindingKind.DIFFERENCE_NOT_TAKEN])
     assert "strides was BLNC and then LBNC" in verdict.findings[0].message
+
+
+@pytest.mark.parametrize("leaves", [0, 1])
+@pytest.mark.parametrize("rule", Rule)
+@pytest.mark.parametrize("invariant", [True, False])
+def test_a_store_that_gives_the_last_block_too_is_held_to_that(leaves, rule, invariant):
+    """Prompts of two blocks: the local cache has the first of each, the store both, all but ``leaves`` tokens."""
+    way = make_pass(PromptSpec(count=PROMPTS, prefix_tokens=HIT, tail_tokens=0), 1024, BLOCK)
+    most, local = PROMPTS * (HIT - leaves), PROMPTS * BLOCK
+
+    def whole(first: int, kept: int = most) -> Case:
+        case = shared_case(rule, hits=first, again=most)
+        case = replace(case, cell=replace(case.cell, hits=shared_hits(way, BLOCK, BLOCK, rule, leaves=leaves)))
+        case = given(case, Phase.OWN_RESTORE, most)
+        case = edit(case, Role.ORACLE, Phase.LOCAL_HIT, local_tokens=local)
+        case = edit(case, Role.SUBJECT, Phase.LOCAL_HIT, local_tokens=local, external_tokens=most - local)
+        for index in range(PROMPTS):
+            case = edit_prompt(case, Role.ORACLE, Phase.LOCAL_HIT, index, cached_tokens=BLOCK)
+            case = edit_prompt(case, Role.SUBJECT, Phase.LOCAL_HIT, index, cached_tokens=HIT - leaves)
+        case = replace(case, further={"control-leg": given(clean(), Phase.RESTORE, kept).subject})
+        return case if invariant else not_invariant(case)
+
+    given_all = judged(whole(most))
+    if rule is Rule.MUST_NOT_HIT:
+        assert given_all[1] == [FindingKind.FORBIDDEN_HITS]
+        assert f"{most} of {most} tokens came from KV" in given_all[2].findings[0].message
+    else:
+        assert given_all[:2] == (Outcome.PASS, [])
+        assert given_all[2].compared.blocks == PROMPTS * (2 - leaves)
+    assert judged(whole(0))[0] is (Outcome.VACUOUS if rule is Rule.MUST_HIT else Outcome.PASS)
+    # A control that lacks what the rule without the last block would ask of it has not hit all.
+    assert FindingKind.EXTERNAL_HITS in judged(whole(0, kept=local))[1]
 
 
 def test_what_requests_carry_is_a_setting_of_their_engine():
