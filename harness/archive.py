@@ -16,7 +16,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -140,23 +140,20 @@ class RunFolder:
     @contextlib.contextmanager
     def claim(self, leg: Leg, given_up: Callable[[], bool] = lambda: False) -> Iterator[bool]:
         """Hold the leg, waiting while another process runs it, or until ``given_up`` says so; whether it is held."""
-        lock = FileLock(self.legs / f"{leg.digest}.lock")
-        try:
-            lock.acquire(cancel_check=given_up)
-        except Timeout:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
+        with self._lock_of(leg, cancel_check=given_up) as held:
+            yield held
 
     @contextlib.contextmanager
     def claim_free(self, leg: Leg) -> Iterator[bool]:
         """Hold the leg if no process does; whether it is held."""
+        with self._lock_of(leg, timeout=0) as held:
+            yield held
+
+    @contextlib.contextmanager
+    def _lock_of(self, leg: Leg, **patience: Any) -> Iterator[bool]:
         lock = FileLock(self.legs / f"{leg.digest}.lock")
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(**patience)
         except Timeout:
             yield False
             return

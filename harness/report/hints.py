@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from harness.records import FindingKind
 
-#: Kind -> one sentence about the cell. ``{reference}`` is what the restore was compared with.
+#: Kind -> one sentence about the cell. ``{what}`` is what was held against something, ``{reference}`` against what.
 SENTENCES: Mapping[FindingKind, str] = {
     FindingKind.UNAVAILABLE: "this machine lacks what the cell needs, so it was not run",
     FindingKind.REJECTED: "the engine refused this configuration at start",
@@ -40,8 +40,8 @@ SENTENCES: Mapping[FindingKind, str] = {
     FindingKind.LOGPROBS_MISSING: "logprobs are missing, so bitwise equality was not shown",
     FindingKind.DIGESTS_MISSING: "no restored KV block could be compared",
     FindingKind.FORBIDDEN_HITS: "the store gave KV that was stored under another configuration",
-    FindingKind.TOKENS: "restored KV gives different tokens than {reference}",
-    FindingKind.LOGPROBS: "restored KV gives different logprobs than {reference}",
+    FindingKind.TOKENS: "{what} gives different tokens than {reference}",
+    FindingKind.LOGPROBS: "{what} gives different logprobs than {reference}",
     FindingKind.NAN: "the engine gave NaN logprobs",
     FindingKind.KV_DIGESTS: "restored KV blocks are not the bytes they should be",
     FindingKind.GROUND_TRUTH: "the engine repeats itself, but does not compute what other code computes",

@@ -13,6 +13,7 @@ from harness.frame import outcome_word
 from harness.records import (
     GREEN,
     OUTCOME_ORDER,
+    RESTORES,
     Cell,
     Ending,
     Finding,
@@ -93,8 +94,11 @@ def tell(run: RunView, verdict: Verdict, pair: Pair) -> Story:
 
 def sentence_of(finding: Finding, pair: Pair) -> str:
     """What the finding says of the cell, with the phase that its side is held against."""
-    _, reference = pair.references().get(side_of(finding), (Role.ORACLE, pair.reference_phase))
-    return SENTENCES[finding.kind].format(reference=reference)
+    side = side_of(finding)
+    _, reference = pair.references().get(side, (Role.ORACLE, pair.reference_phase))
+    restored = side is None or side[1] in (*RESTORES, Phase.OWN_RESTORE)
+    what = "restored KV" if restored else f"the {side[0]}'s {side[1]}, which restores nothing,"
+    return SENTENCES[finding.kind].format(what=what, reference=reference)
 
 
 def command_of(cell: Cell) -> str:

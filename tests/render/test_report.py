@@ -177,6 +177,16 @@ def test_a_failure_without_an_engine_says_so():
     assert story.evidence.endswith("A/A control equal; compared: 3/4 KV blocks, without an engine")
 
 
+@pytest.mark.parametrize(("phases", "sentence"), [
+    ((Phase.RESTORE, Phase.RESTORE_AGAIN), "restored KV gives different logprobs than recompute"),
+    (Phase.POPULATE, "the subject's populate, which restores nothing, gives different logprobs than recompute"),
+])
+def test_the_sentence_names_what_was_not_restored(phases, sentence):
+    case = edit_step(clean(), Role.SUBJECT, phases, 1, 2, bits=make_step(1, 2).bits + 1)
+    (story,) = collect(make_run([case])).stories
+    assert story.sentence == sentence
+
+
 def shared(again: int):
     """A run of a cell whose store gave nothing of what another configuration put there; the second restore's bits."""
     case = not_invariant(shared_case(Rule.MUST_NOT_HIT))
