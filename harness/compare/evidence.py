@@ -33,7 +33,6 @@ COLD = {
     Phase.POPULATE: FindingKind.POPULATE_NOT_COLD,
 }
 
-
 #: Phases that get KV back into tensors that were cleared before.
 CLEARED_RESTORES = (Phase.OWN_RESTORE, *RESTORES)
 

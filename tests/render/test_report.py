@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.records import Ending, FindingKind, Phase, Role, Rule
+from harness.records import Ending, FindingKind, Phase, Role
 from harness.report import RunView
 from harness.report.content import EVIDENCE, collect, counts, header
-from harness.report.divergence import comparisons
 from harness.report.dossier import dossier_of
 from harness.report.hints import HINTS, SENTENCES
 from harness.report.html import render_html
@@ -28,12 +27,10 @@ from tests.unit.handmade import (
     digest_block,
     edit,
     edit_prompt,
-    edit_step,
     make_step,
     side,
     unit,
 )
-from tests.unit.handmade_sharing import not_invariant, shared_case
 
 GOLDEN = Path(__file__).parent / "golden"
 FINDINGS = Path(__file__).parents[2] / "docs" / "findings.md"
@@ -175,45 +172,6 @@ def test_a_failure_without_an_engine_says_so():
     case = edit_prompt(unit(), Role.SUBJECT, RESTORED, 0, kv=(digest_block(0, 0, ((0, 0, 0),)), digest_block(0, 1)))
     (story,) = collect(with_a_unit_scenario(case)).stories
     assert story.evidence.endswith("A/A control equal; compared: 3/4 KV blocks, without an engine")
-
-
-@pytest.mark.parametrize(("phases", "sentence"), [
-    ((Phase.RESTORE, Phase.RESTORE_AGAIN), "restored KV gives different logprobs than recompute"),
-    (Phase.POPULATE, "the subject's populate, which restores nothing, gives different logprobs than recompute"),
-])
-def test_the_sentence_names_what_was_not_restored(phases, sentence):
-    case = edit_step(clean(), Role.SUBJECT, phases, 1, 2, bits=make_step(1, 2).bits + 1)
-    (story,) = collect(make_run([case])).stories
-    assert story.sentence == sentence
-
-
-def shared(again: int):
-    """A run of a cell whose store gave nothing of what another configuration put there; the second restore's bits."""
-    case = not_invariant(shared_case(Rule.MUST_NOT_HIT))
-    case = edit_step(case, Role.ORACLE, Phase.LOCAL_HIT, 1, 2, bits=make_step(1, 2).bits + 1)
-    case = edit_step(case, Role.SUBJECT, Phase.RESTORE_AGAIN, 1, 2, bits=again)
-    return make_run([case])
-
-
-def test_a_second_restore_that_is_held_against_a_local_hit_says_so_wherever_it_stands():
-    run = shared(again=make_step(1, 2).bits)
-    verdict, = run.verdicts
-    assert [(one.kind, one.place) for one in verdict.findings] == [
-        (FindingKind.LOGPROBS, "subject restore_again, prompt 1, token 2"),
-    ]
-    (story,) = collect(run).stories
-    assert story.sentence == "restored KV gives different logprobs than local_hit"
-    assert "A/A control equal for the oracle; the second restore is held against oracle local_hit;" in story.evidence
-    comparison, = comparisons(run.pair(run.plan.cells[0]), verdict.findings)
-    assert (comparison.left, comparison.right) == ("oracle local_hit", "subject restore_again")
-    part, = comparison.divergences
-    assert (part.prompt, [row.state for row in part.rows]) == (1, ["equal", "equal", "bits"])
-
-
-def test_a_pass_over_a_store_that_gave_nothing_is_one_against_the_recompute():
-    content = collect(shared(again=make_step(1, 2).bits + 1))
-    assert [title for title, _ in content.tables] == ["batch invariance off, against recompute"]
-    assert content.evidence[0][1] == "recompute; must not hit: nothing shared"
 
 
 def test_cells_without_a_verdict_are_counted(run):

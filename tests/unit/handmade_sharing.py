@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from harness.compare import judge
 from harness.hits import shared_hits
 from harness.prompt_sets import make_pass
 from harness.records import Phase, PromptSpec, Reference, Role, Rule, Sharing
@@ -62,3 +63,9 @@ def not_invariant(case: Case) -> Case:
     legs = {name: replace(leg, batch_invariant=False) for name, leg in case.legs.items()}
     case = resolve_both(replace(case, cell=cell, legs=legs), batch_invariant=False)
     return side(case, Role.SUBJECT, filled=replace(case.subject.filled, batch_invariant=False))
+
+
+def judged(case: Case):
+    """(outcome, kinds of its findings, verdict) of a case."""
+    verdict = judge(case.cell, case.legs, case.oracle, case.subject, case.further)
+    return verdict.outcome, [one.kind for one in verdict.findings], verdict
