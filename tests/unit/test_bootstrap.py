@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 
 import pytest
 
@@ -66,8 +67,32 @@ def test_connectors_packages_come_without_what_they_would_pull_in(monkeypatch):
     monkeypatch.setattr(bootstrap, "pip", lambda python, *arguments: asked.append(arguments))
     bootstrap.install_connectors(bootstrap.Path("python"))
     assert asked == [("--no-deps", "-r", str(bootstrap.PINS / "connectors.txt"))]
-    other = {line.split("==")[0].lower() for name in FILES for line in pins(name)}
-    assert other.isdisjoint(line.split("==")[0].lower() for line in pins("connectors.txt"))
+    other = versions(*FILES)
+    assert {name: other[name] for name, version in versions("connectors.txt").items()
+            if other.get(name, version) != version} == {}
+
+
+def test_connectors_lean_on_nothing_that_only_the_tests_install():
+    """``make connectors`` works in an environment that never had the tests' packages."""
+    connectors, tests = versions("connectors.txt"), versions("test.txt")
+    only_tests = tests.keys() - versions("cpu.txt", "beside.txt").keys() - connectors.keys()
+    found = {name: requires(name) for name in connectors}
+    if not any(found.values()):
+        pytest.skip("none of the connectors' packages is installed here")
+    assert {name: sorted(needed & only_tests) for name, needed in found.items() if needed & only_tests} == {}
+
+
+def versions(*names: str) -> dict[str, str]:
+    return dict(line.lower().split("==") for name in names for line in pins(name))
+
+
+def requires(name: str) -> set[str]:
+    """Distributions that an installed one asks for, extras left out."""
+    try:
+        lines = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return set()
+    return {re.split(r"[^A-Za-z0-9._-]", line)[0].lower() for line in lines if "extra ==" not in line}
 
 
 def test_missing_torch_build_is_explained(monkeypatch, capsys):
