@@ -21,14 +21,7 @@ from harness.compare.prompts import check_prompts
 from harness.compare.resolved import check_resolved
 from harness.compare.sharing import check_sharing
 from harness.compare.truth import check_truth
-from harness.compare.values import (
-    check_nan,
-    compare_beside,
-    compare_fill,
-    compare_values,
-    no_block_compared,
-    nothing_compared,
-)
+from harness.compare.values import check_nan, compare_phases, compare_values, no_block_compared, nothing_compared
 from harness.expect import judge_expectation
 from harness.records import (
     OUTCOME_ORDER,
@@ -100,10 +93,10 @@ def _examine(pair: Pair) -> tuple[list[Finding], Compared, tuple[Agreement, ...]
     compared = Compared()
     if not control:
         values, compared = compare_values(pair)
-        findings += [*values, *compare_fill(pair)]
+        findings += [*values, *compare_phases(pair, Phase.OWN_RESTORE)]
         if not findings:
             # What is wrong with the restore, or with its evidence, comes first; this is for what would pass.
-            findings += compare_beside(pair)
+            findings += compare_phases(pair, Phase.POPULATE, Phase.LOCAL_HIT)
         if pair.subject_leg.decode.max_tokens and _both_answered(pair) and not _names_missing(findings):
             findings += nothing_compared(compared)
     digests, compared = compare_digests(pair, compared, stable=not control)

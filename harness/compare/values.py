@@ -12,10 +12,7 @@ from collections.abc import Iterator
 from harness.bits import is_nan
 from harness.compare.pair import Pair, finding, matched
 from harness.compare.steps import Likeness, compare_steps, rank_words, token_words
-from harness.records import Compared, Finding, FindingKind, Phase, PhaseRecord, PromptResult, Role, Rule
-
-#: Phases of the subject in which nothing comes from the store -> the oracle's phase that did the same work.
-BESIDE_THE_STORE = {Phase.POPULATE: Phase.RECOMPUTE, Phase.LOCAL_HIT: Phase.LOCAL_HIT}
+from harness.records import Compared, Finding, FindingKind, Phase, PhaseRecord, PromptResult, Role
 
 
 def check_nan(pair: Pair) -> Iterator[Finding]:
@@ -51,7 +48,7 @@ def compare_values(pair: Pair) -> tuple[list[Finding], Compared]:
         *(_logprob_finding(one, two, like) for one, two, like in pairs if like.first_unequal is not None),
     ]
     if not pair.repeats:
-        findings += compare_second(pair)
+        findings += compare_phases(pair, Phase.RESTORE_AGAIN)
     likes = [like for _, _, like in pairs]
     return findings, Compared(
         prompts=len(pairs),
@@ -63,11 +60,14 @@ def compare_values(pair: Pair) -> tuple[list[Finding], Compared]:
     )
 
 
-def compare_second(pair: Pair) -> Iterator[Finding]:
-    """A second restore that cannot be held against the first is held against the oracle's local hit."""
-    reference, record = pair.record(Role.ORACLE, Phase.LOCAL_HIT), pair.record(Role.SUBJECT, Phase.RESTORE_AGAIN)
-    if reference is not None and record is not None:
-        yield from _first_difference(reference, record, Phase.RESTORE_AGAIN)
+def compare_phases(pair: Pair, *phases: Phase) -> Iterator[Finding]:
+    """At most one finding for each of these phases of the subject: the first answer that is not its reference's."""
+    held = pair.references()
+    for phase in phases:
+        record, other = pair.record(Role.SUBJECT, phase), held.get((Role.SUBJECT, phase))
+        reference = pair.record(*other) if other else None
+        if reference is not None and record is not None:
+            yield from _first_difference(reference, record, phase)
 
 
 def _first_difference(reference: PhaseRecord, record: PhaseRecord, phase: Phase) -> Iterator[Finding]:
@@ -77,42 +77,6 @@ def _first_difference(reference: PhaseRecord, record: PhaseRecord, phase: Phase)
             make = _token_finding if like.first_unequal is None else _logprob_finding
             yield make(one, two, like, phase)
             return
-
-
-def compare_beside(pair: Pair) -> Iterator[Finding]:
-    """At most one finding per phase: the first answer that the store changed although nothing came from it."""
-    if pair.cell.sharing is not None and pair.cell.sharing.rule is not Rule.MUST_HIT:
-        # Another configuration computed these.
-        return
-    for phase, other in BESIDE_THE_STORE.items():
-        reference, record = pair.record(Role.ORACLE, other), pair.record(Role.SUBJECT, phase)
-        # Other hits mean other batches, and have findings of their own.
-        if reference is None or record is None or _hits(reference) != _hits(record):
-            continue
-        yield from _first_difference(reference, record, phase)
-
-
-def compare_fill(pair: Pair) -> Iterator[Finding]:
-    """At most one finding: what the engine that filled a store answered from what it got back itself.
-
-    Another configuration than the oracle's computed these, so its own earlier answers are the reference: those it
-    computed where products do not depend on their batch, elsewhere those of a local hit, whose batches are the same.
-    """
-    if pair.cell.sharing is None:
-        return
-    phase = Phase.POPULATE if pair.subject_leg.filler.batch_invariant else Phase.LOCAL_HIT
-    reference, record = pair.record(Role.SUBJECT, phase), pair.record(Role.SUBJECT, Phase.OWN_RESTORE)
-    if reference is None or record is None:
-        return
-    if phase is Phase.LOCAL_HIT and _hits(reference)[-1] != _hits(record)[-1]:
-        # Other hits mean other batches, and have findings of their own.
-        return
-    yield from _first_difference(reference, record, Phase.OWN_RESTORE)
-
-
-def _hits(record: PhaseRecord) -> tuple[object, ...]:
-    cached = {prompt.index: prompt.cached_tokens for prompt in record.prompts}
-    return record.local_tokens, record.external_tokens, cached
 
 
 def _place(phase: Phase, prompt: PromptResult, token: int) -> tuple[str, str]:
