@@ -33,14 +33,9 @@ def beside(run: Callable[[], object], called_off: threading.Event) -> Iterator[N
     thread.start()
     try:
         yield
+        thread.join()
     except BaseException:
+        # Also Ctrl-C while the block's part is done and only the thread is waited for.
         called_off.set()
+        thread.join()
         raise
-    finally:
-        try:
-            thread.join()
-        except BaseException:
-            # Ctrl-C while the block's part is done and only the thread is waited for.
-            called_off.set()
-            thread.join()
-            raise

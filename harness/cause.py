@@ -142,5 +142,3 @@ def _log_lines(log: Path, since: int) -> Iterator[str]:
                 yield line.decode("utf-8", errors="replace").rstrip("\n")
     except OSError:
         return
-
-

@@ -146,7 +146,7 @@ def lease(leg: Leg, called_off: threading.Event = NEVER) -> Iterator[Lease]:
             except Timeout:
                 continue
             try:
-                yield Lease(device=device, environment=dict.fromkeys(SAME.get(variable, (variable,)), device))
+                yield Lease(device=device, environment=dict.fromkeys(SAME[variable], device))
             finally:
                 lock.release()
             return

@@ -66,8 +66,6 @@ class Footprint:
         held: name -> inode of shared memory of its own that another process, such as a server, still mapped at its end.
     """
 
-    held: Mapping[str, int] = {}
-
     def __init__(self, leg: Leg) -> None:
         self.token = secrets.token_hex(8)
         self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=temporary_base()))
@@ -77,6 +75,7 @@ class Footprint:
         self._leader: int | None = None
         self._seen: dict[int, float] = {}
         self._shared: set[int] = set()
+        self.held: Mapping[str, int] = {}
         self._before = shared_memory.names()
         # A file that the scenario itself names is not the leg's to lose.
         self._mentioned = wire.to_json([leg.env, leg.engine, leg.kv_transfer_config])
